@@ -1,0 +1,23 @@
+"""The errors of shared facts: one class per reaction, each message says what, which and what to do.
+
+CoreError
+├── BadQuantity      a size such as "80Gi" cannot be read: the user corrects the value
+├── BadLaunch        an engine argument is wrong: the user corrects the argument
+└── UnsupportedShape a model's description lacks what sizing needs, or has a form we do not serve
+"""
+
+
+class CoreError(Exception):
+    """Base of everything tidegate_core raises on purpose."""
+
+
+class BadQuantity(CoreError):
+    """A byte size or count that is not a Kubernetes quantity."""
+
+
+class BadLaunch(CoreError):
+    """Engine arguments that do not form a launch contract."""
+
+
+class UnsupportedShape(CoreError):
+    """A model description from which no size can be computed."""

@@ -1,0 +1,159 @@
+"""The launch contract: how an engine process is started and what it says when it ends.
+
+The operator writes these arguments into pod templates, `tidegate serve` reads them, tests round-trip them; no flag is
+spelled anywhere else. Exit codes and the termination message are part of it: the operator tells causes apart by them.
+"""
+
+import argparse
+from collections.abc import Sequence
+from enum import IntEnum, StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tidegate_core.errors import BadLaunch
+from tidegate_core.quantity import format_quantity, parse_bytes
+from tidegate_core.telemetry import ADMIN_PORT, API_PORT
+
+MODELS_PATH = "/models"  # where a pool's model volume is mounted, in engines and in the inspection Job alike
+TERMINATION_MESSAGE_PATH = "/dev/termination-log"
+TERMINATION_MESSAGE_BYTES = 4096  # the kubelet keeps this much
+
+
+class Device(StrEnum):
+    """Where tensors live."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class RunnerKind(StrEnum):
+    """What computes a step: a model, or a step-time model that stands in for one (rehearsals without a GPU)."""
+
+    TORCH = "torch"
+    SIM = "sim"
+
+
+class AttentionKind(StrEnum):
+    """Attention implementation; `auto` takes triton on CUDA and the reference on CPU."""
+
+    AUTO = "auto"
+    TRITON = "triton"
+    REFERENCE = "reference"
+
+
+class EngineLaunch(BaseModel):
+    """Arguments of `tidegate serve`. A field's description is its help text; sizes are bytes, times seconds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = Field(description="model directory or GGUF file")
+    device: Device = Field(Device.CPU, description="where the model runs")
+    runner: RunnerKind = Field(RunnerKind.TORCH, description="torch: the model; sim: a step-time model without weights")
+    host: str = Field("0.0.0.0", description="address both ports listen on")  # noqa: S104 - a pod serves its network
+    port: int = Field(API_PORT, ge=0, le=65535, description="OpenAI API port; 0 takes a free one")
+    admin_port: int = Field(ADMIN_PORT, ge=0, le=65535, description="probes, metrics, load and drain; 0 takes a free one")
+    context: int | None = Field(None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit")
+    slots: int | None = Field(None, ge=1, description="most requests running at once; absent: computed")
+    kv_memory: int | None = Field(None, ge=1, description="bytes of the KV pool per device; absent: measured")
+    attention: AttentionKind = Field(AttentionKind.AUTO, description="attention implementation")
+    max_queue: int = Field(64, ge=0, description="most requests waiting; more are refused with 503")
+    max_wait_seconds: float = Field(30.0, gt=0, description="longest predicted wait that is accepted")
+    prompt_tokens: int = Field(900, ge=1, description="p90 prompt length, for slots and predictions")
+    output_tokens: int = Field(300, ge=1, description="p90 output length, for slots and predictions")
+    itl_ms: float = Field(100.0, gt=0, description="inter-token latency objective in milliseconds")
+    served_name: tuple[str, ...] = Field((), description="model name clients use (repeatable); absent: the file's name")
+    chat_template: str | None = Field(None, description="file with a Jinja chat template, for models without one")
+    drain_seconds: float = Field(120.0, ge=0, description="grace for running requests after SIGTERM")
+    drain_token_sha256: tuple[str, ...] = Field((), description="SHA-256 of a token that may call /drain (repeatable)")
+    threads: int | None = Field(None, ge=1, description="CPU threads; absent: the container's CPU limit, rounded up")
+    sim_preemptions_per_minute: float = Field(0.0, ge=0, description="sim only: injected preemptions, for rehearsals")
+
+    def to_args(self) -> list[str]:
+        """Arguments after `tidegate serve`, defaults left out; from_args(to_args(x)) == x."""
+        args = [self.model]
+        for name in type(self).model_fields:
+            if name == "model":
+                continue
+            value = getattr(self, name)
+            if value != type(self).model_fields[name].default:
+                args += _spell(name, value)
+        return args
+
+    @classmethod
+    def from_args(cls, args: Sequence[str]) -> Self:
+        """Raises BadLaunch with the argument's name when a value is wrong, missing or unknown."""
+        return cls.from_namespace(cls.parser(exit_on_error=False).parse_args(list(args)))
+
+    @classmethod
+    def from_namespace(cls, namespace: argparse.Namespace) -> Self:
+        """From parsed arguments; absent ones take the contract's defaults. Raises BadLaunch."""
+        given = {name: value for name in cls.model_fields if (value := getattr(namespace, name, None)) is not None}
+        try:
+            return cls.model_validate(given)
+        except ValidationError as error:
+            faults = "; ".join(f"{_flag(str(fault['loc'][0]))}: {fault['msg']}" for fault in error.errors())
+            raise BadLaunch(f"engine arguments are wrong: {faults}") from error
+
+    @classmethod
+    def parser(cls, parser: argparse.ArgumentParser | None = None, *, exit_on_error: bool = True) -> argparse.ArgumentParser:
+        """An argparse parser with one option per field, for the CLI's help and for from_args."""
+        parser = parser or _RaisingParser(prog="tidegate serve", exit_on_error=exit_on_error, allow_abbrev=False)
+        parser.add_argument("model", help=cls.model_fields["model"].description)
+        for name, field in cls.model_fields.items():
+            if name == "model":
+                continue
+            repeatable = isinstance(field.default, tuple)
+            parser.add_argument(
+                _flag(name), dest=name, help=field.description, default=None, action="append" if repeatable else "store",
+                type=parse_bytes if name == "kv_memory" else str, metavar=name.upper(),
+            )
+        return parser
+
+
+class _RaisingParser(argparse.ArgumentParser):
+    """argparse prints and exits by default; a library caller needs an exception it can show."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        raise BadLaunch(f"engine arguments are wrong: {message}")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _spell(name: str, value: object) -> list[str]:
+    if isinstance(value, tuple):
+        return [part for item in value for part in (_flag(name), str(item))]
+    if name == "kv_memory":
+        assert isinstance(value, int)
+        return [_flag(name), format_quantity(value)]
+    return [_flag(name), str(value)]
+
+
+class ExitCode(IntEnum):
+    """Why an engine process ended. Values of 128 and above are the kernel's (137: killed, 143: SIGTERM not handled)."""
+
+    OK = 0
+    INTERNAL = 1
+    BAD_ARGUMENTS = 2
+    MODEL_UNREACHABLE = 3
+    DOES_NOT_FIT = 4
+    MODEL_UNSUPPORTED = 5
+    ENGINE_STUCK = 6
+
+
+class TerminationMessage(BaseModel):
+    """Last words of an engine or inspection container, as JSON in TERMINATION_MESSAGE_PATH."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    reason: str = Field(description="CamelCase, usable as a condition reason")
+    message: str = Field(description="what happened, to which object, what to do")
+
+    def encode(self) -> str:
+        """JSON that fits the kubelet's limit, the message cut when it must be."""
+        message = self.message
+        while len((text := self.model_copy(update={"message": message}).model_dump_json()).encode()) > TERMINATION_MESSAGE_BYTES:
+            message = message[: len(message) * 3 // 4]
+        return text

@@ -1,0 +1,78 @@
+"""Every reason a condition or Event of ours may give, each with its meaning; docs/api.md lists them from here.
+
+A parent condition (Ready, Stalled) carries the reason of the first finding that keeps it from being good.
+"""
+
+from enum import StrEnum
+from typing import Self
+
+
+class Reason(StrEnum):
+    """CamelCase word and what it means."""
+
+    doc: str
+
+    def __new__(cls, value: str, doc: str) -> Self:
+        """A member is its word; `doc` rides along."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.doc = doc
+        return member
+
+    # the whole pool
+    ALL_REPLICAS_READY = "AllReplicasReady", "every wanted replica serves"
+    RECONCILING = "Reconciling", "the operator has seen the spec and is working on it"
+    SUSPENDED = "Suspended", "spec.suspend is true: no replicas on purpose"
+    SPEC_INVALID = "SpecInvalid", "the spec contradicts itself or the cluster; the message says what to change"
+    CHILD_NOT_OURS = (
+        "ChildNotOurs",
+        "an object with the name of one of ours belongs to someone else; rename or delete it",
+    )
+
+    # ModelResolved
+    MODEL_INSPECTED = "ModelInspected", "the model's shape is known"
+    INSPECTING = "Inspecting", "the inspection Job is reading the model"
+    CLAIM_NOT_FOUND = "ClaimNotFound", "the PersistentVolumeClaim of model.uri does not exist in this namespace"
+    MODEL_NOT_FOUND = "ModelNotFound", "the path of model.uri does not exist in the claim"
+    MODEL_CORRUPT = "ModelCorrupt", "a model file is truncated or not what its name says"
+    MODEL_UNSUPPORTED = "ModelUnsupported", "the engine does not serve this architecture or format"
+    INSPECTION_FAILED = "InspectionFailed", "the inspection Job ended without an answer; it is tried again"
+
+    # Fits
+    FITS = "Fits", "the wanted context fits"
+    SHRUNK_TO_FIT = "ShrunkToFit", "a shorter context than wanted, but not below context.min, was chosen"
+    DOES_NOT_FIT = "DoesNotFit", "not even one sequence of context.min fits; the message has numbers and remedies"
+    MEMORY_UNKNOWN = "MemoryUnknown", "the accelerator's memory is not known; set accelerator.memory"
+
+    # Available, Progressing
+    REPLICA_SERVING = "ReplicaServing", "at least one replica serves"
+    NO_REPLICA_READY = "NoReplicaReady", "no replica serves yet"
+    REPLICAS_STARTING = "ReplicasStarting", "replicas are being scheduled, pulled or loaded"
+    ROLLING_OUT = "RollingOut", "replicas of an older template are being replaced"
+    SCALING = "Scaling", "the number of replicas is changing"
+    UP_TO_DATE = "UpToDate", "every replica has the current template"
+    UNSCHEDULABLE = "Unschedulable", "no node has room for a replica; the message is the scheduler's"
+    IMAGE_UNAVAILABLE = "ImageUnavailable", "the engine image cannot be pulled"
+    OUT_OF_MEMORY = "OutOfMemory", "an engine was killed for using more memory than its limit"
+    ENGINE_FAILING = "EngineFailing", "engines end again and again; the message is their last words"
+    VOLUME_UNAVAILABLE = "VolumeUnavailable", "the model's volume cannot be mounted"
+
+    # MetricsAvailable
+    METRICS_FRESH = "MetricsFresh", "the scaler sees enough of its replicas"
+    METRICS_STALE = "MetricsStale", "more than a fifth of the ready replicas do not report; the size is held"
+
+    # ScalingLimited
+    WITHIN_BOUNDS = "WithinBounds", "the scaler gets what it wants"
+    AT_MAXIMUM = "AtMaximum", "more replicas are wanted than maxReplicas allows"
+    SCALING_MANUAL = "ScalingManual", "scaling.mode is Manual: spec.replicas decides"
+    FOREIGN_SCALER = (
+        "ForeignScaler",
+        "something sets spec.replicas of an Auto pool; set scaling.mode to Manual or remove it",
+    )
+
+    # Events
+    SCALED_UP = "ScaledUp", "more replicas were ordered"
+    SCALED_DOWN = "ScaledDown", "a drained replica was removed"
+    DRAINING = "Draining", "a replica was chosen to leave and takes no new requests"
+    DRAIN_CANCELLED = "DrainCancelled", "load came back: the replica stays"
+    APPLY_FAILED = "ApplyFailed", "the API server refused an object of ours; the message is its answer"

@@ -1,0 +1,267 @@
+"""What a user asks of a pool. All but `model.uri` may be absent: then it is chosen, and status says what and why.
+
+A docstring under a field is its text in `kubectl explain`; `rules(...)` are checked by the API server, so their
+sentences tell the user what to do.
+"""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, field_validator
+
+from tidegate_operator.api.base import ApiModel, Quantity, rules
+
+CPU_RESOURCE = "cpu"
+_URI = (
+    r"^pvc://[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9_][A-Za-z0-9_.@+=-]*(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]*)*)?$"
+)
+_URI_SENTENCE = "must be pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and a path inside it"
+_RESOURCE = (
+    r"^(cpu|([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z0-9]([-a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
+)
+_RESOURCE_SENTENCE = "must be an extended resource such as nvidia.com/gpu, or cpu for a pool without accelerators"
+
+Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+
+
+class ModelSource(ApiModel):
+    """Where the model is and how clients call it."""
+
+    uri: str = Field(max_length=1024, json_schema_extra=rules((f"self.matches(r'{_URI}')", _URI_SENTENCE)))
+    """The model as pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and the directory or GGUF file in it."""
+    served_names: tuple[Name, ...] = Field(
+        default=(), max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}
+    )
+    """Names clients may give as `model`. Absent: the pool's name."""
+    chat_template: str | None = Field(default=None, min_length=1, max_length=65536)
+    """Jinja chat template for a model that has none. Absent: the model's own."""
+
+    @field_validator("uri")
+    @classmethod
+    def _uri_names_a_claim(cls, uri: str) -> str:
+        if not re.match(_URI, uri):
+            raise ValueError(f"'{uri}' {_URI_SENTENCE}")
+        return uri
+
+    @property
+    def claim(self) -> str:
+        """Name of the PersistentVolumeClaim."""
+        return self.uri.removeprefix("pvc://").partition("/")[0]
+
+    @property
+    def path(self) -> str:
+        """Path inside the claim, without a leading slash; empty for its root."""
+        return self.uri.removeprefix("pvc://").partition("/")[2]
+
+
+class ContextLimits(ApiModel):
+    """How long a sequence (prompt and output) may be, in tokens. Sizing may shrink to `min`, never below."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.min) || !has(self.max) || self.min <= self.max",
+                "context.min is larger than context.max; lower min or raise max",
+            )
+        )
+    )
+    max: int | None = Field(default=None, ge=16, le=16_777_216)
+    """Longest sequence wanted. Absent: as long as the model allows and memory holds."""
+    min: int | None = Field(default=None, ge=16, le=16_777_216)
+    """Shortest acceptable length: if not even one sequence of it fits, nothing is deployed. Absent: 2048, or less
+    where max or the model is smaller."""
+
+
+class Traffic(ApiModel):
+    """Length of a typical large request (90th percentile); slots and predicted waits are computed from it."""
+
+    prompt_tokens: int = Field(default=900, ge=1, le=16_777_216)
+    """Tokens of a prompt."""
+    output_tokens: int = Field(default=300, ge=1, le=16_777_216)
+    """Tokens of an answer."""
+
+
+class Accelerator(ApiModel):
+    """The device a replica runs on: one of `resource`, or the pod's cores for `cpu`."""
+
+    resource: str = Field(
+        default="nvidia.com/gpu",
+        max_length=253,
+        json_schema_extra=rules((f"self.matches(r'{_RESOURCE}')", _RESOURCE_SENTENCE)),
+    )
+    """Extended resource of the device plugin, or `cpu`: then the device's memory is the pod's memory limit."""
+    memory: Quantity | None = None
+    """Memory of one device, such as 24Gi. Absent: from the nodes' labels."""
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.resource == CPU_RESOURCE
+
+
+class Objectives(ApiModel):
+    """What users should feel; admission, step size and scaling work towards it."""
+
+    ttft_milliseconds: int = Field(default=2000, ge=1, le=3_600_000)
+    """Time to first token, waiting included."""
+    itl_milliseconds: int = Field(default=100, ge=1, le=60_000)
+    """Time between two tokens of an answer."""
+
+
+class ScalingMode(StrEnum):
+    """Who decides the number of replicas."""
+
+    AUTO = "Auto"
+    MANUAL = "Manual"
+
+
+class Scaling(ApiModel):
+    """How the number of replicas is decided."""
+
+    mode: ScalingMode = ScalingMode.AUTO
+    """Auto: Tidegate decides between minReplicas and maxReplicas. Manual: exactly spec.replicas, set by a person,
+    `kubectl scale` or another autoscaler."""
+    scale_down_hold_seconds: int = Field(default=300, ge=1, le=86_400)
+    """How long fewer replicas must have been enough before one is removed."""
+
+
+class Queue(ApiModel):
+    """How much may wait in front of one replica; more is refused with 503 and Retry-After."""
+
+    max_requests: int = Field(default=64, ge=0, le=100_000)
+    """Most requests waiting."""
+    max_wait_seconds: int = Field(default=30, ge=1, le=3600)
+    """Longest predicted wait that is accepted."""
+
+
+class Drain(ApiModel):
+    """How a replica leaves."""
+
+    timeout_seconds: int = Field(default=120, ge=0, le=3600)
+    """How long running requests may go on once a replica was chosen to leave."""
+
+
+class Toleration(ApiModel):
+    """As in a pod."""
+
+    key: str | None = Field(default=None, max_length=316)
+    """Taint key; absent with operator Exists: every taint."""
+    operator: Literal["Equal", "Exists"] | None = None
+    """Equal compares the value, Exists does not. Absent: Equal."""
+    value: str | None = Field(default=None, max_length=63)
+    """Taint value."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """Absent: every effect."""
+    toleration_seconds: int | None = None
+    """How long a NoExecute taint is borne."""
+
+
+class Resources(ApiModel):
+    """Requests and limits of the engine container, as in a pod; the accelerator is added by the operator."""
+
+    requests: dict[str, Quantity] = Field(default={}, max_length=16)
+    """Absent: computed from the model."""
+    limits: dict[str, Quantity] = Field(default={}, max_length=16)
+    """For a cpu pool `memory` is the size of the device and `cpu` the number of threads."""
+
+
+class PodSettings(ApiModel):
+    """What the pool's pods need beyond what the operator chooses; spelled as in a pod."""
+
+    node_selector: Labels = Field(default={})
+    """Labels a node must have."""
+    tolerations: tuple[Toleration, ...] = Field(
+        default=(), max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """Taints that are borne; the accelerator's own taint always is."""
+    priority_class_name: str | None = Field(default=None, max_length=253)
+    """Absent: the cluster's default."""
+    labels: Labels = Field(default={})
+    """More labels for the pods."""
+    annotations: dict[str, str] = Field(default={}, max_length=64)
+    """More annotations for the pods."""
+    resources: Resources = Resources()
+    """Requests and limits of the engine container."""
+
+
+_SPEC_RULES = rules(
+    (
+        "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
+        "minReplicas is larger than maxReplicas; lower minReplicas or raise maxReplicas",
+    ),
+    (
+        "self.scaling.mode != 'Auto' || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
+        "replicas is larger than maxReplicas; lower replicas, raise maxReplicas, or set scaling.mode to Manual",
+    ),
+    (
+        "self.accelerator.resource != 'cpu' || has(self.pod.resources.limits) && 'memory' in self.pod.resources.limits",
+        "a cpu pool needs pod.resources.limits.memory: it is the memory of the device, such as 4Gi",
+    ),
+    (
+        "self.accelerator.resource != 'cpu' || !has(self.accelerator.memory)",
+        "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
+    ),
+)
+
+
+class InferencePoolSpec(ApiModel):
+    """The wish. Only `model` is required."""
+
+    model_config = ConfigDict(json_schema_extra=_SPEC_RULES)
+
+    model: ModelSource
+    """The model to serve."""
+    context: ContextLimits = ContextLimits()
+    """Sequence length wanted and accepted."""
+    traffic: Traffic = Traffic()
+    """What requests look like."""
+    accelerator: Accelerator = Accelerator()
+    """What a replica runs on."""
+    replicas: int = Field(
+        default=1,
+        le=1000,
+        json_schema_extra=rules(
+            ("self >= 1", "replicas must be at least 1; to stop every replica set suspend to true")
+        ),
+    )
+    """Manual mode: the number of replicas. Auto mode: the size to start with, brought between the bounds."""
+    min_replicas: int = Field(
+        default=1,
+        le=1000,
+        json_schema_extra=rules(
+            ("self >= 1", "minReplicas must be at least 1; to stop every replica set suspend to true")
+        ),
+    )
+    """Auto mode: never fewer."""
+    max_replicas: int | None = Field(default=None, ge=1, le=1000)
+    """Auto mode: never more. Absent: the larger of replicas and minReplicas, so that nothing grows unasked."""
+    objectives: Objectives = Objectives()
+    """Latency to aim at."""
+    scaling: Scaling = Scaling()
+    """How the number of replicas is decided."""
+    queue: Queue = Queue()
+    """What may wait in front of a replica."""
+    drain: Drain = Drain()
+    """How a replica leaves."""
+    pod: PodSettings = PodSettings()
+    """Placement and resources of the pods."""
+    suspend: bool = False
+    """true: no replicas at all, everything else kept."""
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Fewest and most replicas that Auto mode may choose."""
+        return self.min_replicas, self.max_replicas or max(self.replicas, self.min_replicas)
+
+    @property
+    def starting_replicas(self) -> int:
+        """The size of a new pool, whatever the mode."""
+        if self.scaling.mode is ScalingMode.MANUAL:
+            return self.replicas
+        low, high = self.bounds
+        return min(max(self.replicas, low), high)
+
+    def served_names(self, pool_name: str) -> tuple[str, ...]:
+        """Names clients may use."""
+        return self.model.served_names or (pool_name,)

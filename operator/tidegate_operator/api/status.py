@@ -1,0 +1,139 @@
+"""What the operator found, chose and did. It changes only when something a reader would act on changes.
+
+Live figures (queue, tokens a second) are metrics, not status. `scaler` is the scaler's memory: written with its
+decisions, so that a restarted operator neither shrinks nor orders twice.
+"""
+
+from pydantic import Field
+
+from tidegate_operator.api.base import ApiModel, Timestamp
+from tidegate_operator.api.conditions import Condition, ConditionType
+
+MAX_SCALING_HISTORY = 10
+
+
+class ModelStatus(ApiModel):
+    """The model as it was inspected."""
+
+    architecture: str
+    """Class name from the model's configuration."""
+    parameters: int
+    """Number of weights, tied ones once."""
+    weight_bytes: int
+    """Size of all weights as the engine keeps them."""
+    kv_bytes_per_token: int
+    """KV cache of one token over all layers that grow."""
+    max_context: int
+    """Longest sequence the model was made for."""
+    fingerprint: str
+    """Changes when the files do."""
+
+
+class SizingStatus(ApiModel):
+    """What fits one replica, term by term. Bytes are per device."""
+
+    fits: bool
+    """Whether one sequence of context.min fits."""
+    binding_constraint: str
+    """What limits context and slots."""
+    remedies: tuple[str, ...] = Field(default=(), max_length=16)
+    """What would give more room, cheapest first."""
+    memory_bytes: int
+    """Memory of the device."""
+    runtime_bytes: int
+    """Taken by the driver's context and the process."""
+    activation_bytes: int
+    """Peak of one step's intermediate results."""
+    logits_bytes: int
+    """Peak of the sampling step."""
+    reserve_bytes: int
+    """Kept free against fragmentation."""
+    weight_bytes: int
+    """Weights on this device."""
+    kv_bytes_per_token: int
+    """KV cache of one token on this device."""
+    kv_fixed_bytes_per_sequence: int
+    """KV cache that a sequence holds whatever its length."""
+    kv_blocks: int
+    """Blocks of the KV pool, computed."""
+    measured_kv_blocks: int | None = None
+    """Blocks of the KV pool, as the engines report them: the fewest of all replicas."""
+    context: int
+    """Longest sequence served."""
+    slots: int
+    """Most requests running at once on one replica."""
+    tensor_parallel: int
+    """Devices a replica is spread over."""
+    resident_bytes: int
+    """Private host memory of the engine process."""
+
+
+class ScalingEvent(ApiModel):
+    """One change of the wanted number of replicas."""
+
+    time: Timestamp
+    """When it was decided."""
+    from_: int = Field(alias="from")
+    """Replicas wanted before."""
+    to: int
+    """Replicas wanted after."""
+    reason: str = Field(max_length=1024)
+    """One line with the numbers that decided."""
+    inputs: dict[str, str] = Field(default={})
+    """The scaler's view at that moment: name and value, rounded for reading."""
+
+
+class ScalerStatus(ApiModel):
+    """What the scaler must remember over a restart."""
+
+    last_scale_up: Timestamp | None = None
+    """When replicas were last added."""
+    last_scale_down: Timestamp | None = None
+    """When a replica was last removed."""
+    panic_until: Timestamp | None = None
+    """Until when an overload keeps the size from falling."""
+    cold_start_seconds: int | None = None
+    """Measured time from order to ready, 90th percentile."""
+
+
+class InferencePoolStatus(ApiModel):
+    """The finding. Written by the operator only."""
+
+    observed_generation: int = Field(default=0, ge=0)
+    """The spec's generation this status is about."""
+    conditions: tuple[Condition, ...] = Field(
+        default=(),
+        max_length=32,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    """Ready, Reconciling, Stalled and the findings behind them."""
+    model: ModelStatus | None = None
+    """The inspected model."""
+    sizing: SizingStatus | None = None
+    """What was computed and measured."""
+    replicas: int = Field(default=0, ge=0)
+    """Replicas that exist and are not leaving."""
+    ready_replicas: int = Field(default=0, ge=0)
+    """Replicas that serve."""
+    updated_replicas: int = Field(default=0, ge=0)
+    """Replicas of the current template."""
+    desired_replicas: int = Field(default=0, ge=0)
+    """Replicas that are wanted now."""
+    ready: str | None = None
+    """Ready and wanted replicas, for the table: 3/3."""
+    phase: str | None = None
+    """Conditions in one word, for the table."""
+    selector: str | None = None
+    """Label selector of the pods, for autoscalers and `kubectl scale`."""
+    scaling_history: tuple[ScalingEvent, ...] = Field(
+        default=(), max_length=MAX_SCALING_HISTORY, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The last changes of the wanted size, newest first."""
+    scaler: ScalerStatus | None = None
+    """The scaler's memory."""
+    endpoint: str | None = None
+    """Base URL of the OpenAI API inside the cluster."""
+
+    def condition(self, type_: ConditionType) -> Condition | None:
+        """The condition of that type, if it was written."""
+        return next((condition for condition in self.conditions if condition.type == type_), None)

@@ -1,0 +1,46 @@
+"""The engine's errors: one class per reaction, each message says what, which request and what to do.
+
+EngineError
+├── BadRequest   the request makes no sense (an empty prompt): the client corrects it (400)
+├── NeverFits    it could not run even alone: the client shortens it (400)
+├── QueueFull    too much load: the client comes back after retry_after_seconds (503)
+├── Draining     this engine takes no new requests: the client goes to another replica (503)
+├── OutOfBlocks  the block pool was asked for more than it has: admission is wrong, our own bug
+└── EngineFailed steps fail whatever is in them: the process has to be restarted
+"""
+
+
+class EngineError(Exception):
+    """Base of everything tidegate_engine raises on purpose."""
+
+
+class BadRequest(EngineError):
+    """A request that no engine could run."""
+
+
+class NeverFits(EngineError):
+    """A request that needs more tokens or blocks than there will ever be."""
+
+
+class QueueFull(EngineError):
+    """Refused for lack of capacity; `retry_after_seconds` comes from the same forecast as the refusal."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class Draining(EngineError):
+    """Refused because this engine is about to go away."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class OutOfBlocks(EngineError):
+    """More KV blocks were asked for than are free."""
+
+
+class EngineFailed(EngineError):
+    """The runner fails for every request; only a new process helps."""

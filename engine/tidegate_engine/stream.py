@@ -1,0 +1,58 @@
+"""What a caller holds of a running request: an async iterator of sampled tokens, and the way to cancel.
+
+All of it lives on the event loop's thread; the engine thread reaches it through the loop's call_soon_threadsafe only.
+A reader that is slow finds its tokens merged into one chunk, so memory is bounded by max_tokens and nobody waits for it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+from tidegate_engine.request import FinishReason
+
+
+class TokenChunk(NamedTuple):
+    """Tokens sampled since the last chunk. Only the last chunk has a finish reason; a stop token is its last token.
+
+    FinishReason.ABORT follows a cancel or the engine's stop, ERROR a step that failed for this request; both may carry
+    no tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+class Stream:
+    """Async iterator of TokenChunk; ends after the chunk with a finish reason."""
+
+    def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
+        self.request_id = request_id
+        self._on_cancel = on_cancel
+        self._token_ids: list[int] = []
+        self._finish_reason: FinishReason | None = None
+        self._is_drained = False
+        self._ready = asyncio.Event()
+
+    def cancel(self) -> None:
+        """The request's KV blocks are free within two steps. Harmless when it has ended already."""
+        if self._finish_reason is None:
+            self._on_cancel(self.request_id)
+
+    def push(self, token_ids: tuple[int, ...], finish_reason: FinishReason | None) -> None:
+        """Called by the engine's loop, never by readers."""
+        self._token_ids.extend(token_ids)
+        self._finish_reason = finish_reason
+        self._ready.set()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TokenChunk:
+        if self._is_drained:
+            raise StopAsyncIteration
+        await self._ready.wait()
+        self._ready.clear()
+        chunk = TokenChunk(tuple(self._token_ids), self._finish_reason)
+        self._token_ids.clear()
+        self._is_drained = chunk.finish_reason is not None
+        return chunk

@@ -10,6 +10,7 @@ prefilling, one that has sampled a token is decoding, and both are scheduled by 
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -19,6 +20,17 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+
+
+class TokenChunk(NamedTuple):
+    """Tokens sampled since the last chunk. Only the last chunk has a finish reason; a stop token is its last token.
+
+    FinishReason.ABORT follows a cancel or the engine's stop, ERROR a step that failed for this request; both may carry
+    no tokens.
+    """
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
 
 
 @dataclass(frozen=True, slots=True)

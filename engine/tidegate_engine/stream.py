@@ -1,25 +1,14 @@
 """What a caller holds of a running request: an async iterator of sampled tokens, and the way to cancel.
 
-All of it lives on the event loop's thread; the engine thread reaches it through the loop's call_soon_threadsafe only.
-A reader that is slow finds its tokens merged into one chunk, so memory is bounded by max_tokens and nobody waits for it.
+All of it lives on the event loop's thread; the engine thread reaches it through call_soon_threadsafe only. A reader
+that is slow finds its tokens merged into one chunk, so memory is bounded by max_tokens and nobody waits for it.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from typing import Self
 
-from tidegate_engine.request import FinishReason
-
-
-class TokenChunk(NamedTuple):
-    """Tokens sampled since the last chunk. Only the last chunk has a finish reason; a stop token is its last token.
-
-    FinishReason.ABORT follows a cancel or the engine's stop, ERROR a step that failed for this request; both may carry
-    no tokens.
-    """
-
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
+from tidegate_engine.request import FinishReason, TokenChunk
 
 
 class Stream:

@@ -1,0 +1,102 @@
+"""Reading a pool: leniently when stored, strictly when a person wrote it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tidegate_operator.api.errors import BadManifest
+from tidegate_operator.api.spec import InferencePoolSpec
+from tidegate_operator.api.status import ScalingEvent
+from tidegate_operator.api.v1alpha1 import InferencePool, read_manifest
+
+
+def manifest(**spec: Any) -> dict[str, Any]:
+    """A pool as YAML gives it."""
+    return {
+        "apiVersion": "tidegate.dev/v1alpha1",
+        "kind": "InferencePool",
+        "metadata": {"name": "chat"},
+        "spec": {"model": {"uri": "pvc://models/qwen3"}, **spec},
+    }
+
+
+def spec(**fields: Any) -> InferencePoolSpec:
+    return InferencePool.model_validate(manifest(**fields)).spec
+
+
+def test_three_lines_are_enough() -> None:
+    pool = read_manifest(manifest(), source="pool.yaml")
+    assert pool.spec.model.claim == "models"
+    assert pool.spec.model.path == "qwen3"
+    assert pool.spec.served_names(pool.metadata.name) == ("chat",)
+    assert pool.spec.bounds == (1, 1)
+    assert not pool.is_deleting
+
+
+def test_a_stored_object_with_fields_of_a_newer_version_is_read() -> None:
+    stored = manifest(fromTheFuture={"a": 1}) | {"status": {"replicas": 2, "alsoNew": True}}
+    assert InferencePool.model_validate(stored).status.replicas == 2
+
+
+def test_what_is_written_reads_back_the_same() -> None:
+    pool = InferencePool.model_validate(
+        manifest(context={"max": 4096}, pod={"resources": {"limits": {"memory": "2Gi", "cpu": 1}}})
+    )
+    assert InferencePool.model_validate(pool.to_wire()) == pool
+    assert "maxReplicas" not in pool.to_wire()["spec"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        pytest.param({"contxt": {"max": 1}}, "spec.contxt: is not a field", id="a misspelt field"),
+        pytest.param({"context": {"maximum": 1}}, "spec.context.maximum: is not a field", id="a misspelt inner field"),
+        pytest.param({"replicas": "many"}, "spec.replicas: Input should be a valid integer", id="a wrong type"),
+        pytest.param({"scaling": {"mode": "Magic"}}, "'Auto' or 'Manual'", id="an unknown mode"),
+        pytest.param({"model": {"uri": "s3://bucket"}}, "must be pvc://CLAIM/PATH", id="an unknown scheme"),
+        pytest.param({"model": {"uri": "pvc://claim/../etc"}}, "must be pvc://CLAIM/PATH", id="a path that climbs"),
+        pytest.param({"model": {"uri": "pvc://claim"}}, "must be pvc://CLAIM/PATH", id="a claim without a path"),
+    ],
+)
+def test_a_wrong_manifest_is_refused_with_file_field_and_remedy(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadManifest, match=r"^pool.yaml: ") as refusal:
+        read_manifest(manifest(**changes), source="pool.yaml")
+    assert complaint in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        ({"kind": "Deployment"}, "expected kind InferencePool"),
+        (["a list"], "found list"),
+        (None, "found NoneType"),
+        (manifest() | {"apiVersion": "inference.networking.k8s.io/v1"}, "apiVersion is inference.networking.k8s.io/v1"),
+    ],
+)
+def test_another_document_is_refused(document: object, complaint: str) -> None:
+    with pytest.raises(BadManifest, match=complaint):
+        read_manifest(document, source="pool.yaml")
+
+
+@pytest.mark.parametrize(
+    ("fields", "start"),
+    [
+        ({}, 1),
+        ({"replicas": 3}, 3),
+        ({"minReplicas": 2}, 2),
+        ({"minReplicas": 2, "maxReplicas": 4, "replicas": 3}, 3),
+        ({"scaling": {"mode": "Manual"}, "replicas": 5, "minReplicas": 2, "maxReplicas": 3}, 5),
+    ],
+)
+def test_a_pool_starts_within_its_bounds_unless_a_person_decides(fields: dict[str, Any], start: int) -> None:
+    assert spec(**fields).starting_replicas == start
+
+
+def test_a_claim_root_is_an_empty_path() -> None:
+    assert spec(model={"uri": "pvc://models/"}).model.path == ""
+
+
+def test_times_are_written_as_kubernetes_writes_them() -> None:
+    event = ScalingEvent(time=datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC), from_=1, to=2, reason="why")
+    assert event.to_wire() == {"time": "2026-01-02T03:04:05Z", "from": 1, "to": 2, "reason": "why", "inputs": {}}

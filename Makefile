@@ -42,7 +42,7 @@ check: install ## format, lint, types, import contracts, generated files
 
 .PHONY: generate
 generate: install ## CRDs, chart copies, schemas, API reference
-	$(PYTHON) -m tidegate_operator.api.crd
+	$(PYTHON) -m tidegate_operator.generated
 
 .PHONY: bench
 bench: install ## benchmarks; figures are ratios measured in one run

@@ -1,10 +1,10 @@
-"""Files that follow from the models are current: the CRD, its copy in the chart, the API reference."""
+"""Files that follow from Python are current: the CRD, its copy in the chart, the chart's roles, the API reference."""
 
 from pathlib import Path
 
 import pytest
 
-from tidegate_operator.api.crd import generated_files, main
+from tidegate_operator.generated import generated_files, main
 
 ROOT = Path(__file__).parents[2]
 

@@ -32,7 +32,9 @@ class Inner(ApiModel):
         pytest.param(int, 7, {"type": "integer", "default": 7}, id="a default is kept"),
         pytest.param(bool, Field(default=False), {"type": "boolean", "default": False}, id="false is a default too"),
         pytest.param(str | None, None, {"type": "string"}, id="null becomes absence"),
-        pytest.param(tuple[int, ...], (), {"type": "array", "items": {"type": "integer"}}, id="an empty list is nothing"),
+        pytest.param(
+            tuple[int, ...], (), {"type": "array", "items": {"type": "integer"}}, id="an empty list is absence",
+        ),
         pytest.param(Literal["A"], "A", {"type": "string", "enum": ["A"], "default": "A"}, id="const becomes enum"),
         pytest.param(
             float, Field(default=1.0, gt=0), {"type": "number", "minimum": 0, "exclusiveMinimum": True, "default": 1.0},

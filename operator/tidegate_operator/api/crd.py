@@ -1,17 +1,13 @@
 """The CustomResourceDefinition of InferencePool, generated from the pydantic models.
 
-`python -m tidegate_operator.api.crd [ROOT]` (`make generate`) writes the files below ROOT that are derived from the
-models; tests/pure/test_generated.py fails when they are not current. `tidegate crd` prints the same document.
+`make generate` writes it to crds/ and into the chart, `tidegate crd` prints it.
 """
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tidegate_operator.api.base import CRD_NAME, GROUP, KIND, PLURAL, VERSION, rules
-from tidegate_operator.api.reference import api_reference
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.structural import Schema, structural_schema
@@ -101,25 +97,3 @@ def pool_schema() -> Schema:
 def crd_yaml() -> str:
     """The document as it is committed and applied."""
     return _HEADER + yaml.safe_dump(custom_resource_definition(), sort_keys=False, width=110)
-
-
-def generated_files() -> dict[str, str]:
-    """Path below the repository's root -> content, for every file that follows from the models."""
-    crd = crd_yaml()
-    return {
-        f"crds/{CRD_NAME}.yaml": crd,
-        f"charts/tidegate/files/crds/{CRD_NAME}.yaml": crd,  # Helm reads nothing outside the chart
-        "docs/api.md": api_reference(pool_schema()),
-    }
-
-
-def main(root: Path) -> None:
-    """Write every generated file below `root`."""
-    for name, content in generated_files().items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -1,0 +1,62 @@
+"""What the operator may do, and nothing more: the chart's roles are generated from here, tests run under them.
+
+Secrets are never read: tokens and keys are mounted as files. Verbs are those of server-side apply (`patch`, and
+`create` for the first time), of watches, and `delete` where the operator itself removes an object.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate_operator.resources import (
+    CONFIG_MAP,
+    CONTROLLER_REVISION,
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    NODE,
+    POD,
+    POOL,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Resource,
+)
+
+READ = ("get", "list", "watch")
+OWN = (*READ, "create", "patch", "delete")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Verbs on one resource, or on a subresource of it."""
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    subresource: str = ""
+
+    def to_manifest(self) -> dict[str, Any]:
+        """As a Role spells it."""
+        name = f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+        return {"apiGroups": [self.resource.group], "resources": [name], "verbs": list(self.verbs)}
+
+
+NAMESPACED_RULES = (
+    Rule(POOL, READ),
+    Rule(POOL, ("get", "patch"), "status"),
+    Rule(POOL, ("update",), "finalizers"),  # where OwnerReferencesPermissionEnforcement asks for it
+    Rule(DEPLOYMENT, OWN),
+    Rule(CONTROLLER_REVISION, OWN),
+    Rule(SERVICE, OWN),
+    Rule(SERVICE_ACCOUNT, OWN),
+    Rule(CONFIG_MAP, OWN),
+    Rule(JOB, OWN),
+    Rule(POD, (*READ, "patch")),  # the serving label and the deletion cost of a pod that drains
+    Rule(EVENT, ("create", "patch")),
+)
+
+CLUSTER_RULES = (Rule(NODE, READ),)  # accelerator memory and free devices; absent in namespaced mode
+
+
+def manifest(rules: Iterable[Rule]) -> list[dict[str, Any]]:
+    """The `rules` of a Role or ClusterRole."""
+    return [rule.to_manifest() for rule in rules]

@@ -1,0 +1,117 @@
+"""The operator's own settings, read once from the environment by __main__ and passed on by parts.
+
+`TIDEGATE_ENGINE__IMAGE` is `engine.image`: prefix, then the path with two underscores. Lists and objects are JSON. An
+unknown TIDEGATE_ variable is an error, so that a misspelt one is not a silent default.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from tidegate_core.launch import RunnerKind
+from tidegate_operator.errors import OperatorError
+
+PREFIX = "TIDEGATE_"
+DELIMITER = "__"
+
+
+class BadSettings(OperatorError):
+    """The environment holds a wrong or unknown TIDEGATE_ variable: whoever deploys the operator corrects it."""
+
+
+class _Group(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class EngineSettings(_Group):
+    """What engine and inspection pods are made of."""
+
+    image: str = Field(min_length=1)
+    """Image of engine and inspection pods."""
+    image_pull_policy: str = Field(default="IfNotPresent", pattern="^(Always|IfNotPresent|Never)$")
+    """As in a pod."""
+    runner: RunnerKind = RunnerKind.TORCH
+    """torch serves the model; sim stands in for it without weights or device, to rehearse rollouts and scaling."""
+    sim_preemptions_per_minute: float = Field(default=0.0, ge=0)
+    """sim only: preemptions that each replica reports, for rehearsals."""
+    pod_template_patch: dict[str, Any] = Field(default={})  # a strategic-merge patch is free-form
+    """Merged into every pod template as the last step: the escape hatch for what the resource does not offer."""
+
+
+class ScrapeSettings(_Group):
+    """How engines are asked for their load."""
+
+    interval_seconds: float = Field(default=5.0, gt=0)
+    """Between two scrapes of a pool under load."""
+    idle_interval_seconds: float = Field(default=30.0, gt=0)
+    """Between two scrapes of an idle pool."""
+    timeout_seconds: float = Field(default=2.0, gt=0)
+    """An engine that has not answered by then is missing from this scrape."""
+
+
+class ReconcileSettings(_Group):
+    """The work queue."""
+
+    resync_seconds: float = Field(default=300.0, gt=0)
+    """Every pool is looked at at least this often."""
+    workers: int = Field(default=4, ge=1)
+    """Pools that are worked on at once."""
+
+
+class OperatorSettings(BaseSettings):
+    """Everything that can be set from outside."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        env_nested_delimiter=DELIMITER,
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+    )
+
+    engine: EngineSettings
+    """Engine pods."""
+    scrape: ScrapeSettings = ScrapeSettings()
+    """Load reports."""
+    reconcile: ReconcileSettings = ReconcileSettings()
+    """The work queue."""
+    namespaces: tuple[str, ...] = ()
+    """Namespaces to serve. Empty: the whole cluster, nodes included."""
+    pod_namespace: str = "default"
+    """The operator's own namespace."""
+    drain_token_file: Path = Path("/etc/tidegate/drain/token")
+    """File with the token that lets only this operator drain engines."""
+    port: int = Field(default=8080, ge=0, le=65535)
+    """Probes and metrics of the operator itself."""
+    log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    """What is logged."""
+
+    @property
+    def is_cluster_wide(self) -> bool:
+        return not self.namespaces
+
+
+def variable_names(model: type[BaseModel] = OperatorSettings, prefix: str = PREFIX) -> Iterator[str]:
+    """Every environment variable that sets something."""
+    for name, field in model.model_fields.items():
+        variable = f"{prefix}{name.upper()}"
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from variable_names(field.annotation, variable + DELIMITER)
+        else:
+            yield variable
+
+
+def read_settings(environ: Mapping[str, str]) -> OperatorSettings:
+    """Settings of this process, whose environment is `environ`. Raises BadSettings naming each wrong variable."""
+    known = set(variable_names())
+    unknown = sorted(name for name in environ if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        raise BadSettings(f"unknown variables {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    try:
+        return OperatorSettings()  # type: ignore[call-arg] # the environment gives what has no default
+    except ValidationError as error:
+        wrong = (f"{PREFIX}{DELIMITER.join(map(str, item['loc'])).upper()}: {item['msg']}" for item in error.errors())
+        raise BadSettings("; ".join(wrong)) from error

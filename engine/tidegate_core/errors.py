@@ -1,9 +1,10 @@
 """The errors of shared facts: one class per reaction, each message says what, which and what to do.
 
 CoreError
-├── BadQuantity      a size such as "80Gi" cannot be read: the user corrects the value
-├── BadLaunch        an engine argument is wrong: the user corrects the argument
-└── UnsupportedShape a model's description lacks what sizing needs, or has a form we do not serve
+├── BadQuantity        a size such as "80Gi" cannot be read: the user corrects the value
+├── UnknownAccelerator a GPU that the catalogue does not know: the user corrects the name or gives its memory
+├── BadLaunch          an engine argument is wrong: the user corrects the argument
+└── UnsupportedShape   a model's description lacks what sizing needs, or has a form we do not serve
 """
 
 
@@ -13,6 +14,10 @@ class CoreError(Exception):
 
 class BadQuantity(CoreError):
     """A byte size or count that is not a Kubernetes quantity."""
+
+
+class UnknownAccelerator(CoreError):
+    """A GPU name or product label from which no memory size follows."""
 
 
 class BadLaunch(CoreError):

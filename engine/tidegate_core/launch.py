@@ -11,20 +11,28 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.quantity import format_quantity, parse_bytes
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 
+__all__ = [
+    "ADMIN_PORT",
+    "API_PORT",
+    "MODELS_PATH",
+    "TERMINATION_MESSAGE_BYTES",
+    "TERMINATION_MESSAGE_PATH",
+    "AttentionKind",
+    "Device",
+    "EngineLaunch",
+    "ExitCode",
+    "RunnerKind",
+    "TerminationMessage",
+]
+
 MODELS_PATH = "/models"  # where a pool's model volume is mounted, in engines and in the inspection Job alike
 TERMINATION_MESSAGE_PATH = "/dev/termination-log"
 TERMINATION_MESSAGE_BYTES = 4096  # the kubelet keeps this much
-
-
-class Device(StrEnum):
-    """Where tensors live."""
-
-    CPU = "cpu"
-    CUDA = "cuda"
 
 
 class RunnerKind(StrEnum):
@@ -52,8 +60,12 @@ class EngineLaunch(BaseModel):
     runner: RunnerKind = Field(RunnerKind.TORCH, description="torch: the model; sim: a step-time model without weights")
     host: str = Field("0.0.0.0", description="address both ports listen on")  # noqa: S104 - a pod serves its network
     port: int = Field(API_PORT, ge=0, le=65535, description="OpenAI API port; 0 takes a free one")
-    admin_port: int = Field(ADMIN_PORT, ge=0, le=65535, description="probes, metrics, load and drain; 0 takes a free one")
-    context: int | None = Field(None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit")
+    admin_port: int = Field(
+        ADMIN_PORT, ge=0, le=65535, description="probes, metrics, load and drain; 0 takes a free one"
+    )
+    context: int | None = Field(
+        None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit"
+    )
     slots: int | None = Field(None, ge=1, description="most requests running at once; absent: computed")
     kv_memory: int | None = Field(None, ge=1, description="bytes of the KV pool per device; absent: measured")
     attention: AttentionKind = Field(AttentionKind.AUTO, description="attention implementation")
@@ -96,7 +108,9 @@ class EngineLaunch(BaseModel):
             raise BadLaunch(f"engine arguments are wrong: {faults}") from error
 
     @classmethod
-    def parser(cls, parser: argparse.ArgumentParser | None = None, *, exit_on_error: bool = True) -> argparse.ArgumentParser:
+    def parser(
+        cls, parser: argparse.ArgumentParser | None = None, *, exit_on_error: bool = True
+    ) -> argparse.ArgumentParser:
         """An argparse parser with one option per field, for the CLI's help and for from_args."""
         parser = parser or _RaisingParser(prog="tidegate serve", exit_on_error=exit_on_error, allow_abbrev=False)
         parser.add_argument("model", help=cls.model_fields["model"].description)
@@ -105,8 +119,13 @@ class EngineLaunch(BaseModel):
                 continue
             repeatable = isinstance(field.default, tuple)
             parser.add_argument(
-                _flag(name), dest=name, help=field.description, default=None, action="append" if repeatable else "store",
-                type=parse_bytes if name == "kv_memory" else str, metavar=name.upper(),
+                _flag(name),
+                dest=name,
+                help=field.description,
+                default=None,
+                action="append" if repeatable else "store",
+                type=parse_bytes if name == "kv_memory" else str,
+                metavar=name.upper(),
             )
         return parser
 
@@ -154,6 +173,9 @@ class TerminationMessage(BaseModel):
     def encode(self) -> str:
         """JSON that fits the kubelet's limit, the message cut when it must be."""
         message = self.message
-        while len((text := self.model_copy(update={"message": message}).model_dump_json()).encode()) > TERMINATION_MESSAGE_BYTES:
+        while (
+            len((text := self.model_copy(update={"message": message}).model_dump_json()).encode())
+            > TERMINATION_MESSAGE_BYTES
+        ):
             message = message[: len(message) * 3 // 4]
         return text

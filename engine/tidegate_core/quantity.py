@@ -27,7 +27,9 @@ _UNIT_BYTES = {
     "Ei": Decimal(2**60),
 }
 PATTERN = r"^[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[0-9]{1,2}|E[0-9]{1,2}|[KMGTPE]i|[mkMGTPE])?$"
-_QUANTITY = re.compile(r"^\+?(?P<number>\d+(?:\.\d*)?|\.\d+)(?:(?P<exponent>[eE]\d{1,2})|(?P<unit>[KMGTPE]i|[mkMGTPE]))?$")
+_QUANTITY = re.compile(
+    r"^\+?(?P<number>\d+(?:\.\d*)?|\.\d+)(?:(?P<exponent>[eE]\d{1,2})|(?P<unit>[KMGTPE]i|[mkMGTPE]))?$"
+)
 
 
 def parse_quantity(text: str) -> Decimal:

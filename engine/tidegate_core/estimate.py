@@ -1,0 +1,119 @@
+"""From a model, a device and a demand to a Fit: every term, the constraint that binds, and the load it bears.
+
+`sizing.plan_fit` calls it for the case at hand, `remedies` for variants of it.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidegate_core.accelerator import Device
+from tidegate_core.fit import BlockPlan, Constraint, Demand, Fit, Target
+from tidegate_core.kv import kv_bytes_per_token, kv_fixed_bytes_per_sequence
+from tidegate_core.memory import HOST_RUNTIME_BYTES, Overhead, overhead_of, read_bytes_per_step, weight_bytes
+from tidegate_core.shape import ModelShape
+from tidegate_core.solve import plan_blocks, smallest_context, wanted_context
+from tidegate_core.storage import Storage
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question of sizing: this model, kept like this, on this device, for this demand."""
+
+    shape: ModelShape
+    target: Target
+    demand: Demand
+    storage: Storage
+
+    @cached_property
+    def overhead(self) -> Overhead:
+        """Bytes of one device that hold neither weights nor KV."""
+        return overhead_of(self.shape, self.target)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Weights of one device."""
+        return weight_bytes(self.shape, self.storage, self.target.device, self.target.tensor_parallel)
+
+    @cached_property
+    def kv_bytes_per_token(self) -> int:
+        """KV of one token on one device."""
+        return kv_bytes_per_token(self.shape, self.storage.kv_width, self.target.tensor_parallel)
+
+    @cached_property
+    def plan(self) -> BlockPlan:
+        """The KV pool in what is left."""
+        free_bytes = self.target.memory_bytes - self.overhead.total - self.weight_bytes
+        return plan_blocks(self.shape, self.target, self.demand, free_bytes, self.storage)
+
+
+def estimate(case: Case) -> Fit:
+    """A Fit with everything but remedies."""
+    constraint = _binding_constraint(case)
+    fits = constraint in {Constraint.SLOTS, Constraint.KV_MEMORY} and case.plan.slots > 0
+    slots = case.plan.slots if fits else 0
+    return Fit(
+        memory_bytes=case.target.memory_bytes,
+        unused_share_bytes=case.overhead.unused_share,
+        runtime_bytes=case.overhead.runtime,
+        collectives_bytes=case.overhead.collectives,
+        activation_bytes=case.overhead.activation,
+        logits_bytes=case.overhead.logits,
+        graphs_bytes=case.overhead.graphs,
+        reserve_bytes=case.overhead.reserve,
+        per_gpu_weight_bytes=case.weight_bytes,
+        kv_pool_bytes=case.plan.pool_bytes,
+        weight_bytes=weight_bytes(case.shape, case.storage, case.target.device),
+        kv_bytes_per_token=kv_bytes_per_token(case.shape, case.storage.kv_width),
+        kv_fixed_bytes_per_sequence=kv_fixed_bytes_per_sequence(case.shape),
+        per_gpu_kv_bytes_per_token=case.kv_bytes_per_token,
+        kv_blocks=case.plan.num_blocks,
+        context=case.plan.context,
+        context_wanted=wanted_context(case.shape, case.demand),
+        context_smallest=smallest_context(case.shape, case.demand),
+        slots=slots,
+        tensor_parallel=case.target.tensor_parallel,
+        resident_bytes=_resident_bytes(case),
+        fits=fits,
+        binding_constraint=constraint,
+        offered_requests=_offered_requests(case.demand),
+        tokens_per_second_ceiling=_token_rate(case, num_running=slots),
+        stream_tokens_per_second_ceiling=_token_rate(case, num_running=min(slots, 1)),
+    )
+
+
+def _binding_constraint(case: Case) -> Constraint:
+    if case.shape.num_attention_heads % case.target.tensor_parallel != 0:
+        return Constraint.TENSOR_PARALLEL
+    if smallest_context(case.shape, case.demand) > wanted_context(case.shape, case.demand):
+        return Constraint.MODEL_CONTEXT
+    if case.plan.slots > 0:
+        return Constraint.SLOTS if case.plan.slots == case.demand.max_slots else Constraint.KV_MEMORY
+    if case.overhead.total >= case.target.memory_bytes:
+        return Constraint.OVERHEAD
+    return Constraint.KV_MEMORY if case.plan.num_blocks > 0 else Constraint.WEIGHTS
+
+
+def _resident_bytes(case: Case) -> int:
+    """On CPU the process is the device; on CUDA only what driver and Python take remains on the host."""
+    host_bytes = HOST_RUNTIME_BYTES[case.target.device]
+    if case.target.device is Device.CUDA:
+        return host_bytes
+    return host_bytes + case.weight_bytes + case.plan.pool_bytes
+
+
+def _offered_requests(demand: Demand) -> float | None:
+    """Little's law: requests in flight = users x seconds in generation / seconds between questions."""
+    if demand.users is None or demand.generation_seconds is None or demand.turn_seconds is None:
+        return None
+    return demand.users * demand.generation_seconds / demand.turn_seconds
+
+
+def _token_rate(case: Case, *, num_running: int) -> float | None:
+    """Tokens a second that memory bandwidth allows: a step reads the weights once and every running sequence's KV."""
+    target, demand = case.target, case.demand
+    if target.bandwidth is None or num_running == 0:
+        return None
+    kv_tokens = min(demand.prompt_tokens + demand.output_tokens // 2, case.plan.context)  # halfway through an answer
+    step_bytes = read_bytes_per_step(case.shape, case.storage, target.device, target.tensor_parallel)
+    step_bytes += num_running * kv_tokens * case.kv_bytes_per_token
+    return num_running * target.bandwidth / step_bytes

@@ -1,0 +1,96 @@
+"""Where a device's memory goes before the first KV block: each term by name, in the order of the formula.
+
+    usable = memory x utilisation - runtime - collectives - activation - logits - graphs - 2 %
+
+The engine replaces the estimated runtime and weights by what it measures after loading (`free_after_load`).
+"""
+
+from dataclasses import dataclass, fields
+
+from tidegate_core.accelerator import Device
+from tidegate_core.fit import Target
+from tidegate_core.shape import ModelShape, TpRule, WeightGroup, WeightRole
+from tidegate_core.storage import Storage
+
+MIB = 2**20
+
+# Most tokens of one step and most rows of logits at once; the engine reads both, so that its peak is what was planned.
+STEP_TOKENS = {Device.CPU: 512, Device.CUDA: 2048}
+LOGITS_ROWS = {Device.CPU: 64, Device.CUDA: 256}
+
+# CPU: anonymous memory of Python with torch imported. CUDA: context, cuBLAS workspace and loaded kernels on the device.
+RUNTIME_BYTES = {Device.CPU: 300 * MIB, Device.CUDA: 600 * MIB}
+# The process on the host: on CPU the same memory; on CUDA what driver and Python take beside the device.
+HOST_RUNTIME_BYTES = {Device.CPU: RUNTIME_BYTES[Device.CPU], Device.CUDA: 1024 * MIB}
+COLLECTIVES_BYTES = 512 * MIB  # communication buffers of a device when there are several
+GRAPHS_BYTES = {Device.CPU: 0, Device.CUDA: 256 * MIB}
+RESERVE_SHARE = 0.02  # fragmentation
+LOGITS_COPIES = 2  # logits in fp32, and once more while they are sampled
+ACTIVATION_BYTES = {Device.CPU: 4, Device.CUDA: 2}  # the CPU computes in fp32
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Bytes of one device that hold neither weights nor KV."""
+
+    unused_share: int
+    runtime: int
+    collectives: int
+    activation: int
+    logits: int
+    graphs: int
+    reserve: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def overhead_of(shape: ModelShape, target: Target) -> Overhead:
+    """Every term but weights and KV, for one device."""
+    device, tp = target.device, target.tensor_parallel
+    return Overhead(
+        unused_share=target.memory_bytes - int(target.memory_bytes * target.utilisation),
+        runtime=RUNTIME_BYTES[device],
+        collectives=COLLECTIVES_BYTES if tp > 1 else 0,
+        activation=activation_bytes(shape, device, tp),
+        logits=LOGITS_ROWS[device] * shape.vocab_size * 4 * LOGITS_COPIES,
+        graphs=GRAPHS_BYTES[device],
+        reserve=int(target.memory_bytes * RESERVE_SHARE),
+    )
+
+
+def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) -> int:
+    """Peak of a full step: two intermediate rows (gate and up) and about six hidden rows are alive at once."""
+    width = 2 * -(-shape.intermediate_size // tensor_parallel) + 6 * shape.hidden_size
+    return STEP_TOKENS[device] * width * ACTIVATION_BYTES[device]
+
+
+def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
+    """Weights as one device keeps them: its share of split groups, all of replicated ones; tied embeddings once."""
+    return sum(_share(group, storage, device, tensor_parallel) for group in shape.weights)
+
+
+def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
+    """Weights one device reads in a step: all but untied embeddings, of which a step looks up a few rows.
+
+    Experts count in full: a batch of any size soon touches them all.
+    """
+    return sum(
+        _share(group, storage, device, tensor_parallel)
+        for group in shape.weights
+        if group.role is not WeightRole.EMBEDDING or shape.has_tied_embeddings
+    )
+
+
+def _share(group: WeightGroup, storage: Storage, device: Device, tensor_parallel: int) -> int:
+    group_bytes = storage.weight_bytes(group, device)
+    return group_bytes if group.rule is TpRule.REPLICATED else -(-group_bytes // tensor_parallel)
+
+
+def free_after_load(shape: ModelShape, target: Target, used_bytes: int) -> int:
+    """Bytes for the KV pool, given what the process measurably uses once its weights are loaded. Never negative."""
+    overhead = overhead_of(shape, target)
+    free_bytes = target.memory_bytes - overhead.total + overhead.runtime - used_bytes
+    return max(0, free_bytes)

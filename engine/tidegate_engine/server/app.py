@@ -1,0 +1,44 @@
+"""The OpenAI app of one process (port 8000), made from a Front; serve.py and tests run it."""
+
+from fastapi import FastAPI
+from prometheus_client import CollectorRegistry
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate_core.telemetry import METRICS_PATH
+from tidegate_engine.server import errors
+from tidegate_engine.server.front import Engine, Front
+from tidegate_engine.server.metrics import metrics_endpoint
+from tidegate_engine.server.routes import router
+
+
+def create_app(front: Front, registry: CollectorRegistry) -> FastAPI:
+    app = FastAPI(title="Tidegate engine", openapi_url=None)  # bodies are validated by our own reader, not FastAPI's
+    app.state.front = front
+    app.include_router(router)
+    app.add_route(METRICS_PATH, metrics_endpoint(registry))
+    app.add_middleware(CloseWhileBusy, engine=front.engine)
+    errors.install(app)
+    return app
+
+
+class CloseWhileBusy:
+    """`Connection: close` on answers that start while requests wait or the engine drains.
+
+    A ClusterIP balances connections, not requests: a kept-alive client would never find the replica that was added.
+    """
+
+    def __init__(self, app: ASGIApp, engine: Engine) -> None:
+        self._app = app
+        self._engine = engine
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_closing(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._is_busy():
+                MutableHeaders(scope=message)["connection"] = "close"
+            await send(message)
+
+        await self._app(scope, receive, send_closing if scope["type"] == "http" else send)
+
+    def _is_busy(self) -> bool:
+        return self._engine.is_draining or self._engine.load().waiting > 0

@@ -1,0 +1,148 @@
+"""What a client is told when a request cannot be served, in the shape OpenAI's clients parse.
+
+{"error": {"message": what and what to do, "type": class of fault, "param": field at fault, "code": machine-readable}}
+Routes raise ApiError, engine errors are translated here once, and `install` makes every other fault look the same.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fastapi import FastAPI, Request
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+
+from tidegate_engine.errors import BadRequest, Draining, EngineError, EngineFailed, NeverFits, QueueFull
+
+logger = logging.getLogger(__name__)
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+
+
+@dataclass
+class ApiError(Exception):
+    """One refused or failed request; `headers` go out with it."""
+
+    status: int
+    message: str
+    type: str = INVALID_REQUEST
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response(self) -> Response:
+        return JSONResponse(self.body(), self.status, dict(self.headers))
+
+
+def bad_request(message: str, *, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code=code)
+
+
+def unknown_model(name: str, served_names: tuple[str, ...]) -> ApiError:
+    served = ", ".join(served_names)
+    return ApiError(
+        404, f"the model '{name}' is not served here; served: {served}", param="model", code="model_not_found"
+    )
+
+
+def unavailable(message: str, *, code: str, retry_after_seconds: float) -> ApiError:
+    """503 that asks the client to come back, on a new connection that may reach another replica."""
+    headers = {"retry-after": str(max(1, math.ceil(retry_after_seconds))), "connection": "close"}
+    return ApiError(503, message, type=SERVER_ERROR, code=code, headers=headers)
+
+
+def internal_error(message: str) -> ApiError:
+    return ApiError(500, message, type=SERVER_ERROR, code="internal_error")
+
+
+def from_engine(error: EngineError) -> ApiError:
+    """What the engine refused, as HTTP. Unforeseen engine errors are ours: 500."""
+    match error:
+        case QueueFull():
+            return unavailable(str(error), code="queue_full", retry_after_seconds=error.retry_after_seconds)
+        case Draining():
+            return unavailable(str(error), code="draining", retry_after_seconds=error.retry_after_seconds)
+        case EngineFailed():
+            return unavailable(str(error), code="engine_failed", retry_after_seconds=5)
+        case BadRequest():
+            return bad_request(str(error), param="prompt")
+        case NeverFits():
+            return bad_request(str(error), code="context_length_exceeded")
+        case _:
+            return internal_error(str(error))
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first fault of a body, named by the client's own field path."""
+    fault = error.errors(include_url=False)[0]
+    if fault["type"] == "json_invalid":
+        return bad_request(f"the request body is not valid JSON: {fault['ctx']['error']}", code="invalid_json")
+    return bad_request(_sentence(fault), param=_path(fault), code=_CODES.get(fault["type"], "invalid_value"))
+
+
+_CODES = {
+    "extra_forbidden": "unknown_parameter",
+    "unsupported": "unsupported_parameter",
+    "missing": "missing_parameter",
+}
+
+
+def _path(fault: ErrorDetails) -> str | None:
+    """`messages[0].content` from a location; the names of pydantic's union branches are left out."""
+    path = ""
+    for part in fault["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part.isidentifier() and part.islower() and part not in _BRANCHES:
+            path += f".{part}" if path else part
+    return path or None
+
+
+_BRANCHES = {"str", "int", "float", "bool"}
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    path = _path(fault)
+    match fault["type"]:
+        case "extra_forbidden":
+            return f"Unrecognized request argument supplied: {path}"
+        case "missing":
+            return f"Missing required parameter: '{path}'"
+        case _:
+            return f"Invalid '{path}': {fault['msg']}" if path else f"Invalid request body: {fault['msg']}"
+
+
+def install(app: FastAPI) -> None:
+    """Every error leaves in OpenAI's shape, also those of the framework and of our own bugs."""
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(EngineError, _on_engine_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _on_api_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _on_engine_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, EngineError)
+    return from_engine(error).response()
+
+
+async def _on_http_exception(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    what = f"{request.method} {request.url.path}: {error.detail}"
+    return ApiError(error.status_code, what, headers=error.headers or {}).response()
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    logger.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)
+    return internal_error("the server failed on this request; its log has the details").response()

@@ -1,0 +1,116 @@
+"""What the routes stand on: the engine, the tokenizer and the facts of the served model, behind small protocols.
+
+`serve` builds the one Front of a process; tests build it over the simulated runner.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate_core.telemetry import LoadReport
+from tidegate_engine.request import SamplingParams, TokenChunk, default_max_tokens
+from tidegate_engine.server.errors import ApiError, bad_request, unknown_model
+from tidegate_engine.server.metrics import RequestMetrics
+from tidegate_engine.server.stream import TextDecoder
+
+PING_SECONDS = 15.0
+
+
+class TokenStream(Protocol):
+    """Tokens of one request. cancel() frees its KV and may be called at any time, any number of times."""
+
+    def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
+
+    def cancel(self) -> None: ...
+
+
+class Engine(Protocol):
+    """The asyncio side of the engine loop."""
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> TokenStream:
+        """Raises QueueFull, NeverFits or Draining."""
+        ...
+
+    def load(self) -> LoadReport: ...
+
+
+class TextCodec(Protocol):
+    """A tokenizer. All calls may take long and release the GIL: they run in the front's executor."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def max_token_bytes(self) -> int:
+        """UTF-8 length of the longest token: no text longer than n times this fits into n tokens."""
+        ...
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def encode_chat(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
+        """Through the chat template, special tokens once. Raises ApiError if there is none or it refuses the turns."""
+        ...
+
+    def decoder(self) -> TextDecoder:
+        """A fresh incremental decoder for one choice."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """Facts a client may see or be refused by."""
+
+    names: tuple[str, ...]
+    context: int
+    output_tokens: int
+    created: int
+    runner: str
+    is_simulation: bool = False
+
+    def check_name(self, name: str) -> None:
+        if name not in self.names:
+            raise unknown_model(name, self.names)
+
+    def new_tokens(self, num_prompt: int, wanted: int | None) -> int:
+        """Tokens to reserve: the client's limit, cut to the room left, or a finite default."""
+        room = self.context - num_prompt
+        if room < 1:
+            raise prompt_too_long(f"the prompt has {num_prompt} tokens", self.context)
+        return min(room, wanted) if wanted else default_max_tokens(self.context, num_prompt, self.output_tokens)
+
+
+def prompt_too_long(what: str, context: int) -> ApiError:
+    return bad_request(
+        f"{what}, but this model's context is {context} tokens including the answer; shorten it",
+        param="prompt",
+        code="context_length_exceeded",
+    )
+
+
+@dataclass(frozen=True)
+class Front:
+    """One process's serving parts."""
+
+    engine: Engine
+    codec: TextCodec
+    model: ServedModel
+    metrics: RequestMetrics
+    executor: Executor
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    ping_seconds: float = PING_SECONDS
+
+    @property
+    def max_prompt_bytes(self) -> int:
+        return self.model.context * self.codec.max_token_bytes
+
+    @property
+    def max_body_bytes(self) -> int:
+        """A full context as text, at worst JSON-escaped (6 bytes for one), and the other fields."""
+        return 2**20 + 6 * self.max_prompt_bytes

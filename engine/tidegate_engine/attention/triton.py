@@ -15,8 +15,8 @@ def attend(
     inputs: AttentionInputs,
     *,
     scale: float,
-    window: int | None,
-    softcap: float | None,
+    window: int | None = None,
+    softcap: float | None = None,
 ) -> torch.Tensor:
     """See attention/base.py for the contract. `query` must be contiguous."""
     num_tokens, num_query_heads, head_dim = query.shape

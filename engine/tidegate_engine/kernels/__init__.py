@@ -1,0 +1,1 @@
+"""Triton kernels, one a file; each names the torch function it must equal."""

@@ -7,12 +7,13 @@ spelled anywhere else. Exit codes and the termination message are part of it: th
 import argparse
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
-from typing import Self
+from typing import NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
 
 from tidegate_core.accelerator import Device
-from tidegate_core.errors import BadLaunch
+from tidegate_core.errors import BadLaunch, BadQuantity
 from tidegate_core.quantity import format_quantity, parse_bytes
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 
@@ -53,7 +54,7 @@ class AttentionKind(StrEnum):
 class EngineLaunch(BaseModel):
     """Arguments of `tidegate serve`. A field's description is its help text; sizes are bytes, times seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="model directory or GGUF file")
     device: Device = Field(Device.CPU, description="where the model runs")
@@ -81,21 +82,32 @@ class EngineLaunch(BaseModel):
     threads: int | None = Field(None, ge=1, description="CPU threads; absent: the container's CPU limit, rounded up")
     sim_preemptions_per_minute: float = Field(0.0, ge=0, description="sim only: injected preemptions, for rehearsals")
 
+    @field_validator("model")
+    @classmethod
+    def _model_is_no_option(cls, model: str) -> str:
+        if not model or model.startswith("-"):
+            raise ValueError("a model is a path, which is not empty and does not begin with '-'")
+        return model
+
+    @field_validator("kv_memory", mode="before")
+    @classmethod
+    def _kv_memory_may_have_a_unit(cls, value: object) -> object:
+        try:
+            return parse_bytes(value) if isinstance(value, str) else value
+        except BadQuantity as error:
+            raise ValueError(str(error)) from error
+
     def to_args(self) -> list[str]:
         """Arguments after `tidegate serve`, defaults left out; from_args(to_args(x)) == x."""
-        args = [self.model]
-        for name in type(self).model_fields:
-            if name == "model":
-                continue
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                args += _spell(name, value)
-        return args
+        options = type(self).model_fields.items()
+        given = [(name, getattr(self, name)) for name, field in options if name != "model"]
+        changed = [(name, value) for name, value in given if value != type(self).model_fields[name].default]
+        return [self.model, *(arg for name, value in changed for arg in _spell(name, value))]
 
     @classmethod
     def from_args(cls, args: Sequence[str]) -> Self:
         """Raises BadLaunch with the argument's name when a value is wrong, missing or unknown."""
-        return cls.from_namespace(cls.parser(exit_on_error=False).parse_args(list(args)))
+        return cls.from_namespace(cls.add_arguments(_RaisingParser(prog="tidegate serve")).parse_args(list(args)))
 
     @classmethod
     def from_namespace(cls, namespace: argparse.Namespace) -> Self:
@@ -104,36 +116,27 @@ class EngineLaunch(BaseModel):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            faults = "; ".join(f"{_flag(str(fault['loc'][0]))}: {fault['msg']}" for fault in error.errors())
+            faults = "; ".join(_fault(fault["loc"], fault["msg"]) for fault in error.errors())
             raise BadLaunch(f"engine arguments are wrong: {faults}") from error
 
     @classmethod
-    def parser(
-        cls, parser: argparse.ArgumentParser | None = None, *, exit_on_error: bool = True
-    ) -> argparse.ArgumentParser:
-        """An argparse parser with one option per field, for the CLI's help and for from_args."""
-        parser = parser or _RaisingParser(prog="tidegate serve", exit_on_error=exit_on_error, allow_abbrev=False)
+    def add_arguments(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """One option per field, none with a value of its own: absent ones are told from given ones."""
         parser.add_argument("model", help=cls.model_fields["model"].description)
         for name, field in cls.model_fields.items():
-            if name == "model":
-                continue
-            repeatable = isinstance(field.default, tuple)
-            parser.add_argument(
-                _flag(name),
-                dest=name,
-                help=field.description,
-                default=None,
-                action="append" if repeatable else "store",
-                type=parse_bytes if name == "kv_memory" else str,
-                metavar=name.upper(),
-            )
+            if name != "model":
+                action = "append" if isinstance(field.default, tuple) else "store"
+                parser.add_argument(_flag(name), dest=name, help=field.description, action=action, metavar=_hint(field))
         return parser
 
 
 class _RaisingParser(argparse.ArgumentParser):
-    """argparse prints and exits by default; a library caller needs an exception it can show."""
+    """argparse prints and exits; a library caller needs an exception it can show. Abbreviations are no contract."""
 
-    def error(self, message: str) -> None:  # type: ignore[override]
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, add_help=False)
+
+    def error(self, message: str) -> NoReturn:
         raise BadLaunch(f"engine arguments are wrong: {message}")
 
 
@@ -141,13 +144,26 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+def _hint(field: FieldInfo) -> str:
+    """What to write after a flag, for help texts."""
+    if isinstance(field.default, StrEnum):
+        return "|".join(type(field.default))
+    return {int: "N", float: "NUMBER"}.get(type(field.default), "VALUE")
+
+
+def _fault(location: tuple[int | str, ...], message: str) -> str:
+    name = str(location[0]) if location else "arguments"
+    return f"{'model' if name == 'model' else _flag(name)}: {message.removeprefix('Value error, ')}"
+
+
 def _spell(name: str, value: object) -> list[str]:
+    """Joined by '=', so that a value may begin with a dash."""
     if isinstance(value, tuple):
-        return [part for item in value for part in (_flag(name), str(item))]
+        return [f"{_flag(name)}={item}" for item in value]
     if name == "kv_memory":
         assert isinstance(value, int)
-        return [_flag(name), format_quantity(value)]
-    return [_flag(name), str(value)]
+        return [f"{_flag(name)}={format_quantity(value)}"]
+    return [f"{_flag(name)}={value}"]
 
 
 class ExitCode(IntEnum):
@@ -167,7 +183,7 @@ class TerminationMessage(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    reason: str = Field(description="CamelCase, usable as a condition reason")
+    reason: str = Field(max_length=64, description="CamelCase, usable as a condition reason")
     message: str = Field(description="what happened, to which object, what to do")
 
     def encode(self) -> str:

@@ -12,6 +12,8 @@ from tidegate_core.errors import BadQuantity
 
 _UNIT_BYTES = {
     "": Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
     "m": Decimal("0.001"),
     "k": Decimal(10**3),
     "M": Decimal(10**6),
@@ -26,10 +28,8 @@ _UNIT_BYTES = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
-PATTERN = r"^[+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(e[0-9]{1,2}|E[0-9]{1,2}|[KMGTPE]i|[mkMGTPE])?$"
-_QUANTITY = re.compile(
-    r"^\+?(?P<number>\d+(?:\.\d*)?|\.\d+)(?:(?P<exponent>[eE]\d{1,2})|(?P<unit>[KMGTPE]i|[mkMGTPE]))?$"
-)
+PATTERN = r"^\+?([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2}|[KMGTPE]i|[numkMGTPE])?$"  # also the CRD's
+_QUANTITY = re.compile(PATTERN)
 
 
 def parse_quantity(text: str) -> Decimal:
@@ -37,8 +37,10 @@ def parse_quantity(text: str) -> Decimal:
     match = _QUANTITY.match(text.strip())
     if match is None:
         raise BadQuantity(f"'{text}' is not a quantity; write a number with a unit, such as 80Gi, 500Mi or 1.5")
-    number = Decimal(match["number"] + (match["exponent"] or "").lower())
-    return number * _UNIT_BYTES[match["unit"] or ""]
+    number, suffix = match[1], match[2] or ""
+    if suffix in _UNIT_BYTES:
+        return Decimal(number) * _UNIT_BYTES[suffix]
+    return Decimal(number + suffix.lower())
 
 
 def parse_bytes(text: str) -> int:

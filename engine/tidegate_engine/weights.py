@@ -1,0 +1,72 @@
+"""A checkpoint's tensors by Hugging Face names, whatever the file: all that model code needs to know of formats.
+
+Called once at start by the torch runner. Safetensors are mapped from the page cache, GGUF is decoded (gguf_weights.py).
+"""
+
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import safe_open
+
+from tidegate_checkpoint.config_json import Json, read_config
+from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
+from tidegate_checkpoint.gguf import read_gguf
+from tidegate_checkpoint.gguf_config import gguf_config
+from tidegate_checkpoint.location import CheckpointKind, locate
+from tidegate_checkpoint.safetensors import StoredTensor, read_safetensors
+from tidegate_checkpoint.tensor_names import HEAD, text_name
+
+
+class Weights(Protocol):
+    """`config` is the text model's completed config.json, also for GGUF."""
+
+    @property
+    def config(self) -> Json: ...
+
+    def names(self) -> tuple[str, ...]:
+        """Of the text model only; a tied head does not appear."""
+        ...
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """In the stored dtype (float32 for GGUF) unless another is asked for. Raises CorruptCheckpoint if absent."""
+        ...
+
+
+def open_weights(path: Path) -> Weights:
+    """Headers are read and checked, weights only when asked for. Raises CheckpointError."""
+    location = locate(path)
+    if location.kind is CheckpointKind.CONFIG:
+        raise MissingCheckpoint(
+            f"{path} holds a config but no weights; put the model's .safetensors or .gguf file there"
+        )
+    if location.kind is CheckpointKind.GGUF:
+        from tidegate_engine.gguf_weights import GgufWeights
+
+        file = read_gguf(location.path)
+        return GgufWeights(file, gguf_config(file))
+    return SafetensorsWeights(read_config(location.path), read_safetensors(location.path))
+
+
+class SafetensorsWeights:
+    """Tensors of a model directory; a tensor asked for in its stored dtype stays a view of the mapped file."""
+
+    def __init__(self, config: Json, stored: tuple[StoredTensor, ...]) -> None:
+        self.config = config
+        num_layers = config["num_hidden_layers"]
+        assert isinstance(num_layers, int)
+        named = {text_name(tensor.name, num_layers): tensor for tensor in stored}
+        self._stored = {name: tensor for name, tensor in named.items() if name is not None}
+        if config["tie_word_embeddings"]:
+            self._stored.pop(HEAD, None)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._stored)
+
+    def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        entry = self._stored.get(name)
+        if entry is None:
+            raise CorruptCheckpoint(f"the checkpoint has no tensor '{name}'; fetch it again")
+        with safe_open(entry.file, framework="pt") as file:
+            tensor: torch.Tensor = file.get_tensor(entry.name)
+        return tensor if dtype is None else tensor.to(dtype)

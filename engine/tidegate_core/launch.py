@@ -57,30 +57,42 @@ class EngineLaunch(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="model directory or GGUF file")
-    device: Device = Field(Device.CPU, description="where the model runs")
-    runner: RunnerKind = Field(RunnerKind.TORCH, description="torch: the model; sim: a step-time model without weights")
-    host: str = Field("0.0.0.0", description="address both ports listen on")  # noqa: S104 - a pod serves its network
-    port: int = Field(API_PORT, ge=0, le=65535, description="OpenAI API port; 0 takes a free one")
+    device: Device = Field(default=Device.CPU, description="where the model runs")
+    runner: RunnerKind = Field(
+        default=RunnerKind.TORCH, description="torch: the model; sim: a step-time model without weights"
+    )
+    host: str = Field(default="0.0.0.0", description="address both ports listen on")  # noqa: S104 - a pod serves its network
+    port: int = Field(default=API_PORT, ge=0, le=65535, description="OpenAI API port; 0 takes a free one")
     admin_port: int = Field(
-        ADMIN_PORT, ge=0, le=65535, description="probes, metrics, load and drain; 0 takes a free one"
+        default=ADMIN_PORT, ge=0, le=65535, description="probes, metrics, load and drain; 0 takes a free one"
     )
     context: int | None = Field(
-        None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit"
+        default=None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit"
     )
-    slots: int | None = Field(None, ge=1, description="most requests running at once; absent: computed")
-    kv_memory: int | None = Field(None, ge=1, description="bytes of the KV pool per device; absent: measured")
-    attention: AttentionKind = Field(AttentionKind.AUTO, description="attention implementation")
-    max_queue: int = Field(64, ge=0, description="most requests waiting; more are refused with 503")
-    max_wait_seconds: float = Field(30.0, gt=0, description="longest predicted wait that is accepted")
-    prompt_tokens: int = Field(900, ge=1, description="p90 prompt length, for slots and predictions")
-    output_tokens: int = Field(300, ge=1, description="p90 output length, for slots and predictions")
-    itl_ms: float = Field(100.0, gt=0, description="inter-token latency objective in milliseconds")
-    served_name: tuple[str, ...] = Field((), description="model name clients use (repeatable); absent: the file's name")
-    chat_template: str | None = Field(None, description="file with a Jinja chat template, for models without one")
-    drain_seconds: float = Field(120.0, ge=0, description="grace for running requests after SIGTERM")
-    drain_token_sha256: tuple[str, ...] = Field((), description="SHA-256 of a token that may call /drain (repeatable)")
-    threads: int | None = Field(None, ge=1, description="CPU threads; absent: the container's CPU limit, rounded up")
-    sim_preemptions_per_minute: float = Field(0.0, ge=0, description="sim only: injected preemptions, for rehearsals")
+    slots: int | None = Field(default=None, ge=1, description="most requests running at once; absent: computed")
+    kv_memory: int | None = Field(default=None, ge=1, description="bytes of the KV pool per device; absent: measured")
+    attention: AttentionKind = Field(default=AttentionKind.AUTO, description="attention implementation")
+    max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
+    max_wait_seconds: float = Field(default=30.0, gt=0, description="longest predicted wait that is accepted")
+    prompt_tokens: int = Field(default=900, ge=1, description="p90 prompt length, for slots and predictions")
+    output_tokens: int = Field(default=300, ge=1, description="p90 output length, for slots and predictions")
+    itl_ms: float = Field(default=100.0, gt=0, description="inter-token latency objective in milliseconds")
+    served_name: tuple[str, ...] = Field(
+        default=(), description="model name clients use (repeatable); absent: the file's name"
+    )
+    chat_template: str | None = Field(
+        default=None, description="file with a Jinja chat template, for models without one"
+    )
+    drain_seconds: float = Field(default=120.0, ge=0, description="grace for running requests after SIGTERM")
+    drain_token_sha256: tuple[str, ...] = Field(
+        default=(), description="SHA-256 of a token that may call /drain (repeatable)"
+    )
+    threads: int | None = Field(
+        default=None, ge=1, description="CPU threads; absent: the container's CPU limit, rounded up"
+    )
+    sim_preemptions_per_minute: float = Field(
+        default=0.0, ge=0, description="sim only: injected preemptions, for rehearsals"
+    )
 
     @field_validator("model")
     @classmethod

@@ -15,6 +15,7 @@ from tidegate_operator.resources import (
     EVENT,
     JOB,
     NODE,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     POOL,
     SERVICE,
@@ -51,6 +52,7 @@ NAMESPACED_RULES = (
     Rule(CONFIG_MAP, OWN),
     Rule(JOB, OWN),
     Rule(POD, (*READ, "patch")),  # the serving label and the deletion cost of a pod that drains
+    Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
     Rule(EVENT, ("create", "patch")),
 )
 

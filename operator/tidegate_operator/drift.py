@@ -1,0 +1,44 @@
+"""Whether a live object already is what we want, so that a satisfied plan writes nothing. Pure.
+
+Every child carries a hash of the manifest applied last. Same hash and every field of ours at its value: nothing to do.
+Another hash: we want something else, perhaps fewer fields, which only an apply can take away. Fields that others own
+are not looked at.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+
+from tidegate_operator.manifests.labels import APPLIED_ANNOTATION
+from tidegate_operator.manifests.merge import merge
+from tidegate_operator.resources import Manifest
+
+
+def stamped(manifest: Manifest) -> Manifest:
+    """The manifest with its own hash as an annotation."""
+    digest = sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()[:16]
+    return merge(manifest, {"metadata": {"annotations": {APPLIED_ANNOTATION: digest}}})
+
+
+def is_satisfied(wanted: Manifest, live: Manifest | None) -> bool:
+    """`wanted` is stamped."""
+    return live is not None and _contains(live, wanted)
+
+
+def _contains(live: object, wanted: object) -> bool:
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(
+            _contains(live.get(key), value) for key, value in wanted.items() if not _is_empty(value) or key in live
+        )
+    if isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        return (
+            isinstance(live, Sequence)
+            and len(live) == len(wanted)
+            and all(_contains(have, want) for have, want in zip(live, wanted, strict=True))
+        )
+    return live == wanted
+
+
+def _is_empty(value: object) -> bool:
+    """The API server drops empty objects, lists and strings, so their absence is no difference."""
+    return value in ({}, [], "", None)

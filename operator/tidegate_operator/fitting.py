@@ -1,0 +1,142 @@
+"""Whether and how a pool's model fits its device. Pure.
+
+Finds the device's memory (the spec's word, node labels, the catalogue), asks tidegate_core.sizing and says it in words.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidegate_core.accelerator import Device, find_accelerator
+from tidegate_core.errors import UnknownAccelerator
+from tidegate_core.fit import Demand, Fit, Target
+from tidegate_core.quantity import parse_bytes, parse_quantity
+from tidegate_core.report import statement
+from tidegate_core.shape import ModelShape
+from tidegate_core.sizing import plan_fit
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import ModelStatus, SizingStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.observed import Node
+
+MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, written by GPU feature discovery
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class FitFinding:
+    """`fit` is None while the device's memory is unknown."""
+
+    fit: Fit | None
+    reason: Reason
+    message: str
+
+    @property
+    def is_good(self) -> bool:
+        return self.fit is not None and self.fit.fits
+
+
+def find_fit(pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None) -> FitFinding:
+    """Sizing for one replica of the pool."""
+    memory_bytes = device_memory_bytes(pool, nodes)
+    if memory_bytes is None:
+        return FitFinding(None, Reason.MEMORY_UNKNOWN, _unknown_memory(pool, nodes))
+    fit = plan_fit(shape, target(pool, memory_bytes), demand(pool))
+    if not fit.fits:
+        return FitFinding(fit, Reason.DOES_NOT_FIT, _with_remedies(fit))
+    if fit.context < fit.context_wanted:
+        return FitFinding(fit, Reason.SHRUNK_TO_FIT, _with_remedies(fit))
+    return FitFinding(fit, Reason.FITS, statement(fit))
+
+
+def target(pool: InferencePool, memory_bytes: int) -> Target:
+    return Target(device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA, memory_bytes=memory_bytes)
+
+
+def demand(pool: InferencePool) -> Demand:
+    spec = pool.spec
+    return Demand(
+        context_max=spec.context.max,
+        context_min=spec.context.min,
+        prompt_tokens=spec.traffic.prompt_tokens,
+        output_tokens=spec.traffic.output_tokens,
+    )
+
+
+def device_memory_bytes(pool: InferencePool, nodes: tuple[Node, ...] | None) -> int | None:
+    """CPU: the pod's limit. Else the spec's word, else the smallest device on nodes where the pool may run."""
+    if pool.spec.accelerator.is_cpu:
+        return parse_bytes(pool.spec.pod.resources.limits["memory"])
+    if pool.spec.accelerator.memory:
+        return parse_bytes(pool.spec.accelerator.memory)
+    found = [_node_memory_bytes(node) for node in candidates(pool, nodes or ())]
+    known = [memory for memory in found if memory is not None]
+    return min(known) if known and len(known) == len(found) else None
+
+
+def candidates(pool: InferencePool, nodes: Iterable[Node]) -> list[Node]:
+    """Nodes that have the device and carry the labels the pool asks for."""
+    wanted = pool.spec.pod.node_selector.items()
+    return [
+        node
+        for node in nodes
+        if parse_quantity(node.allocatable.get(pool.spec.accelerator.resource, "0")) > 0
+        and all(node.labels.get(key) == value for key, value in wanted)
+    ]
+
+
+def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:
+    return ModelStatus(
+        architecture=shape.architecture,
+        parameters=shape.num_parameters,
+        weight_bytes=fit.weight_bytes,
+        kv_bytes_per_token=fit.kv_bytes_per_token,
+        max_context=shape.max_context,
+        fingerprint=shape.fingerprint,
+    )
+
+
+def sizing_status(fit: Fit) -> SizingStatus:
+    return SizingStatus(
+        fits=fit.fits,
+        binding_constraint=fit.binding_constraint,
+        remedies=tuple(remedy.description for remedy in fit.remedies),
+        memory_bytes=fit.memory_bytes,
+        runtime_bytes=fit.runtime_bytes,
+        activation_bytes=fit.activation_bytes,
+        logits_bytes=fit.logits_bytes,
+        reserve_bytes=fit.reserve_bytes,
+        weight_bytes=fit.per_gpu_weight_bytes,
+        kv_bytes_per_token=fit.per_gpu_kv_bytes_per_token,
+        kv_fixed_bytes_per_sequence=fit.kv_fixed_bytes_per_sequence,
+        kv_blocks=fit.kv_blocks,
+        context=fit.context,
+        slots=fit.slots,
+        tensor_parallel=fit.tensor_parallel,
+        resident_bytes=fit.resident_bytes,
+    )
+
+
+def _node_memory_bytes(node: Node) -> int | None:
+    if label := node.labels.get(MEMORY_LABEL):
+        return int(label) * _MIB if label.isdigit() else None
+    try:
+        return find_accelerator(node.labels.get(PRODUCT_LABEL, "")).memory_bytes
+    except UnknownAccelerator:
+        return None
+
+
+def _unknown_memory(pool: InferencePool, nodes: tuple[Node, ...] | None) -> str:
+    resource = pool.spec.accelerator.resource
+    if nodes is None:
+        cause = "the operator may not look at nodes"
+    elif not candidates(pool, nodes):
+        cause = f"no node that the pool may use has {resource}"
+    else:
+        cause = f"a node with {resource} has neither the label {MEMORY_LABEL} nor a known {PRODUCT_LABEL}"
+    return f"the memory of {resource} is not known: {cause}; set accelerator.memory, such as 24Gi"
+
+
+def _with_remedies(fit: Fit) -> str:
+    ways = "; ".join(remedy.description for remedy in fit.remedies)
+    return f"{statement(fit)}. What would help: {ways}" if ways else statement(fit)

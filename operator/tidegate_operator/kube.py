@@ -1,0 +1,192 @@
+"""The seam to the API server: Protocol `Kube`, and its one implementation over the official client.
+
+Everything above speaks plain manifests and this protocol, so that the client can be replaced and faults injected. The
+client is synchronous; requests run in a small thread pool of their own, so that a slow API server can neither exhaust
+the default executor nor block the event loop. Writes are server-side applies under fixed field managers: children by
+`tidegate`, the status by `tidegate-status`, since one name for both would let each apply drop the other's fields.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, Self
+from urllib.parse import quote, urlencode
+
+import urllib3
+from kubernetes import config
+from kubernetes.client import ApiClient, Configuration
+
+from tidegate_operator.errors import (
+    BadRequest,
+    Conflict,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    NotFound,
+    ServerFault,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+)
+from tidegate_operator.resources import EVENT, Manifest, Resource, resource_of
+
+CHILD_MANAGER = "tidegate"
+STATUS_MANAGER = "tidegate-status"
+USER_AGENT = "tidegate-operator"
+PAGE_SIZE = 500
+MAX_MESSAGE_CHARACTERS = 512  # bodies of errors reach logs and conditions: clip them
+
+_BY_STATUS: Mapping[int, type[KubeError]] = {
+    400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 413: BadRequest,
+    415: BadRequest, 422: Invalid, 429: TooManyRequests,
+}  # fmt: skip
+
+
+class Kube(Protocol):
+    """What the operator asks of an API server. Every method raises a KubeError when it is refused."""
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+        """The object, or None where there is none."""
+
+    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
+        """All objects that a label selector selects; without a namespace those of all namespaces."""
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched."""
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
+        """Merge patch, for objects that others own (pods). A `metadata.uid` in it is a precondition."""
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """Delete this very object and, in the background, what it owns. Already gone or replaced is fine."""
+
+    async def patch_status(self, pool: Manifest) -> Manifest:
+        """Server-side apply of a pool's status subresource as `tidegate-status`."""
+
+    async def create_event(self, event: Manifest) -> Manifest:
+        """Create an events.k8s.io Event."""
+
+
+class ApiServer:
+    """Kube over the official client."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        num_threads: int = 8,
+        connect_timeout_seconds: float = 5,
+        timeout_seconds: float = 20,
+    ) -> None:
+        self._client = client
+        self._client.user_agent = USER_AGENT
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="kube")
+        self._timeout = (connect_timeout_seconds, timeout_seconds)
+
+    @classmethod
+    def connect(cls, kubeconfig: str | None = None, *, num_threads: int = 8) -> Self:
+        """From a kubeconfig file, or from the pod's ServiceAccount when there is none."""
+        configuration = Configuration()
+        if kubeconfig:
+            config.load_kube_config(kubeconfig, client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        configuration.connection_pool_maxsize = num_threads
+        configuration.retries = urllib3.Retry(connect=2, read=0, redirect=0, status=0, backoff_factor=0.1)
+        return cls(ApiClient(configuration), num_threads=num_threads)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._client.rest_client.pool_manager.clear()
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+        try:
+            return await self._call("GET", resource.path(namespace, name))
+        except NotFound:
+            return None
+
+    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
+        found: list[Manifest] = []
+        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": labels} if labels else {})
+        while True:
+            page = await self._call("GET", resource.path(namespace), query)
+            kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # items of a list come without it
+            found += [{**kind, **item} for item in page["items"]]
+            token = page["metadata"].get("continue")
+            if not token:
+                return tuple(found)
+            query["continue"] = token
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        path = _path_of(manifest)
+        return await self._call("PATCH", path, _apply_as(CHILD_MANAGER), manifest, "application/apply-patch+yaml")
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
+        query = {"fieldManager": CHILD_MANAGER}
+        return await self._call("PATCH", resource.path(namespace, name), query, patch, "application/merge-patch+json")
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        try:
+            await self._call("DELETE", resource.path(namespace, name), body=options)
+        except (NotFound, Conflict):  # gone, or another object under the same name
+            return
+
+    async def patch_status(self, pool: Manifest) -> Manifest:
+        path = _path_of(pool, "status")
+        return await self._call("PATCH", path, _apply_as(STATUS_MANAGER), pool, "application/apply-patch+yaml")
+
+    async def create_event(self, event: Manifest) -> Manifest:
+        path = EVENT.path(event["metadata"]["namespace"])
+        return await self._call("POST", path, {"fieldManager": CHILD_MANAGER}, event)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Manifest | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:  # JSON from the server
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, self._request, method, path, query, body, content_type)
+
+    def _request(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: Manifest | None, content_type: str
+    ) -> dict[str, Any]:  # JSON from the server
+        target = quote(path) + (f"?{urlencode(query)}" if query else "")
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        request = self._client.param_serialize(
+            method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
+        )
+        try:
+            response = self._client.call_api(*request[:4], _request_timeout=self._timeout)
+            data = response.read()  # type: ignore[no-untyped-call]
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise Unreachable(f"{method} {path}: the API server gave no answer: {error}") from error
+        if not 200 <= response.status < 300:
+            raise error_of(method, path, response.status, data)
+        answer: dict[str, Any] = json.loads(data)  # JSON from the server
+        return answer
+
+
+def error_of(method: str, path: str, status: int, body: bytes) -> KubeError:
+    """The error class of an HTTP status, with the server's own sentence where it sent a Status object."""
+    kind = _BY_STATUS.get(status, ServerFault if status >= 500 else KubeError)
+    try:
+        answer = json.loads(body)
+        message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
+    except (ValueError, AttributeError):  # a proxy's page: not repeated, it may hold anything
+        message, reason = "the answer is not a Kubernetes Status", ""
+    return kind(f"{method} {path}: HTTP {status}: {message[:MAX_MESSAGE_CHARACTERS]}", status, reason)
+
+
+def _path_of(manifest: Manifest, subresource: str | None = None) -> str:
+    metadata = manifest["metadata"]
+    return resource_of(manifest).path(metadata.get("namespace"), metadata["name"], subresource)
+
+
+def _apply_as(manager: str) -> dict[str, str]:
+    return {"fieldManager": manager, "force": "true"}

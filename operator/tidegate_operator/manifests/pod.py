@@ -1,0 +1,193 @@
+"""What engine pods and inspection pods have in common, and the engine's pod template.
+
+Both run under the `restricted` pod security profile, see the model read-only under /models and answer to the same
+image, so that a node that inspects a model can also serve it. An engine is probed on its admin port: a busy engine
+still answers there, and probes never compete with requests.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from tidegate_core.launch import MODELS_PATH, TERMINATION_MESSAGE_PATH, EngineLaunch
+from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, SERVING_LABEL, labels
+from tidegate_operator.manifests.merge import merge
+from tidegate_operator.manifests.resources import ContainerResources
+from tidegate_operator.resources import Manifest
+
+CONTAINER = "engine"  # the one container of both pods: a settings patch finds it under one name
+COMMAND = ("python", "-m", "tidegate_cli")
+MODEL_VOLUME = "models"
+CHAT_TEMPLATE_VOLUME = "chat-template"
+CHAT_TEMPLATE_DIRECTORY = "/etc/tidegate"
+CHAT_TEMPLATE_KEY = "chat_template.jinja"
+UID = 10001
+
+LAME_DUCK_SECONDS = 5  # preStop: kube-proxy and load balancers learn that the pod leaves before it stops accepting
+GRACE_MARGIN_SECONDS = 10  # between the engine's own deadline and the kernel's
+STARTUP_PERIOD_SECONDS = 2
+STARTUP_BASE_SECONDS = 180  # interpreter, libraries, warm-up, on a busy node
+SLOWEST_READ_BYTES_PER_SECOND = 50_000_000  # a network volume on a bad day
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What the operator's settings say about pods: image and escape hatch."""
+
+    image: str
+    pod_patch: Manifest
+    image_pull_policy: str = "IfNotPresent"
+
+
+def startup_seconds(weight_bytes: int) -> int:
+    """How long loading may take before the kubelet restarts an engine."""
+    return STARTUP_BASE_SECONDS + ceil(weight_bytes / SLOWEST_READ_BYTES_PER_SECOND)
+
+
+def grace_seconds(drain_seconds: int) -> int:
+    """From the pod's deletion to SIGKILL: lame duck, drain, margin."""
+    return LAME_DUCK_SECONDS + drain_seconds + GRACE_MARGIN_SECONDS
+
+
+def engine_template(
+    pool: InferencePool,
+    launch: EngineLaunch,
+    resources: ContainerResources,
+    runtime: Runtime,
+    *,
+    weight_bytes: int,
+    chat_template_map: str | None,
+) -> Manifest:
+    """The pod template of the Deployment, the settings' patch merged in; the template hash is added by its revision."""
+    container = {
+        "args": ["serve", *launch.to_args()],
+        "ports": [_port("api", API_PORT), _port("admin", ADMIN_PORT)],
+        "startupProbe": {
+            "httpGet": _admin_get(READYZ_PATH),
+            "periodSeconds": STARTUP_PERIOD_SECONDS,
+            "timeoutSeconds": 5,
+            "failureThreshold": ceil(startup_seconds(weight_bytes) / STARTUP_PERIOD_SECONDS),
+        },
+        "readinessProbe": {
+            "httpGet": _admin_get(READYZ_PATH), "periodSeconds": 2, "timeoutSeconds": 2, "failureThreshold": 2,
+        },
+        "livenessProbe": {
+            "httpGet": _admin_get(LIVEZ_PATH), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3,
+        },
+        "lifecycle": {"preStop": {"sleep": {"seconds": LAME_DUCK_SECONDS}}},
+    }  # fmt: skip
+    spec = {
+        "serviceAccountName": pool.metadata.name,
+        "terminationGracePeriodSeconds": grace_seconds(pool.spec.drain.timeout_seconds),
+    }
+    template = _pod_template(
+        pool,
+        ENGINE_ROLE,
+        resources=resources,
+        runtime=runtime,
+        container=container,
+        spec=spec,
+        chat_template_map=chat_template_map,
+    )
+    template = merge(template, {"metadata": {"labels": {SERVING_LABEL: "true"}}})
+    return merge(template, runtime.pod_patch)
+
+
+def job_template(
+    pool: InferencePool, args: tuple[str, ...], resources: ContainerResources, runtime: Runtime
+) -> Manifest:
+    """The inspection Job's pod template: placed as engines are, so that its volume lands where engines can run."""
+    template = _pod_template(
+        pool,
+        INSPECTION_ROLE,
+        resources=resources,
+        runtime=runtime,
+        container={"args": list(args)},
+        spec={"restartPolicy": "Never"},
+    )
+    return merge(template, runtime.pod_patch)
+
+
+def _pod_template(
+    pool: InferencePool,
+    role: str,
+    *,
+    resources: ContainerResources,
+    runtime: Runtime,
+    container: Manifest,
+    spec: Manifest,
+    chat_template_map: str | None = None,
+) -> Manifest:
+    volumes, mounts = _volumes(pool, chat_template_map)
+    base = {
+        "name": CONTAINER,
+        "image": runtime.image,
+        "imagePullPolicy": runtime.image_pull_policy,
+        "command": list(COMMAND),
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "HF_HUB_OFFLINE", "value": "1"}],  # noqa: S108 - an emptyDir
+        "resources": resources.to_manifest(),
+        "securityContext": {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        },
+        "terminationMessagePath": TERMINATION_MESSAGE_PATH,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }  # fmt: skip
+    return {
+        "metadata": _pod_metadata(pool, role),
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID, "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [{**base, **container}],
+            "volumes": volumes,
+            **_placement(pool),
+            **spec,
+        },
+    }  # fmt: skip
+
+
+def _pod_metadata(pool: InferencePool, role: str) -> Manifest:
+    user = pool.spec.pod
+    annotations = {"annotations": dict(user.annotations)} if user.annotations else {}
+    return {"labels": {**user.labels, **labels(pool, role)}, **annotations}
+
+
+def _volumes(pool: InferencePool, chat_template_map: str | None) -> tuple[list[Manifest], list[Manifest]]:
+    volumes: list[Manifest] = [
+        {"name": MODEL_VOLUME, "persistentVolumeClaim": {"claimName": pool.spec.model.claim, "readOnly": True}},
+        {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+    ]
+    mounts: list[Manifest] = [
+        {"name": MODEL_VOLUME, "mountPath": MODELS_PATH, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the emptyDir above
+    ]
+    if chat_template_map:
+        volumes.append({"name": CHAT_TEMPLATE_VOLUME, "configMap": {"name": chat_template_map}})
+        mounts.append({"name": CHAT_TEMPLATE_VOLUME, "mountPath": CHAT_TEMPLATE_DIRECTORY, "readOnly": True})
+    return volumes, mounts
+
+
+def _placement(pool: InferencePool) -> Mapping[str, object]:
+    user = pool.spec.pod
+    tolerations: list[Manifest] = [toleration.to_wire() for toleration in user.tolerations]
+    if not pool.spec.accelerator.is_cpu:  # the taint that device vendors' guides put on their nodes
+        tolerations.append({"key": pool.spec.accelerator.resource, "operator": "Exists"})
+    found: dict[str, object] = {"tolerations": tolerations} if tolerations else {}
+    if user.node_selector:
+        found["nodeSelector"] = dict(user.node_selector)
+    if user.priority_class_name:
+        found["priorityClassName"] = user.priority_class_name
+    return found
+
+
+def _port(name: str, number: int) -> Manifest:
+    return {"name": name, "containerPort": number, "protocol": "TCP"}
+
+
+def _admin_get(path: str) -> Manifest:
+    return {"path": path, "port": ADMIN_PORT, "scheme": "HTTP"}

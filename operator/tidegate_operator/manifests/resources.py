@@ -1,0 +1,63 @@
+"""Requests and limits of the engine and inspection containers: what the user wrote, else what the model needs."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from tidegate_core.quantity import format_quantity, parse_bytes, parse_quantity
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.resources import Manifest
+
+_MIB = 2**20
+_HOST_MEMORY_MARGIN = 1.25  # residentBytes is an estimate; the page cache is reclaimed before a limit kills
+_EPHEMERAL_REQUEST = "64Mi"  # logs and compiled kernels; weights stay on the claim
+_EPHEMERAL_LIMIT = "2Gi"
+
+
+@dataclass(frozen=True)
+class ContainerResources:
+    """As in a container: resource name -> quantity in canonical form, since other spellings would read as drift."""
+
+    requests: tuple[tuple[str, str], ...]
+    limits: tuple[tuple[str, str], ...]
+
+    def to_manifest(self) -> Manifest:
+        return {"requests": dict(self.requests), "limits": dict(self.limits)}
+
+
+def engine_resources(pool: InferencePool, resident_bytes: int) -> ContainerResources:
+    """The user's values first. A GPU pool asks for one device and host memory; a CPU pool's limit is its device."""
+    user = pool.spec.pod.resources
+    limits = {"ephemeral-storage": _EPHEMERAL_LIMIT} | _canonical(user.limits)
+    requests = {"ephemeral-storage": _EPHEMERAL_REQUEST, "cpu": "1"} | _canonical(user.requests)
+    if pool.spec.accelerator.is_cpu:
+        requests.setdefault("memory", limits["memory"])  # a device is not shared: no overcommitment
+        if "cpu" in limits and "cpu" not in user.requests:
+            requests["cpu"] = limits["cpu"]
+    else:
+        needed = ceil(resident_bytes * _HOST_MEMORY_MARGIN / _MIB) * _MIB
+        requests.setdefault("memory", format_quantity(needed))
+        limits[pool.spec.accelerator.resource] = requests[pool.spec.accelerator.resource] = "1"
+    return ContainerResources(tuple(sorted(requests.items())), tuple(sorted(limits.items())))
+
+
+def inspection_resources() -> ContainerResources:
+    """Headers are read, not weights."""
+    requests = (("cpu", "100m"), ("ephemeral-storage", _EPHEMERAL_REQUEST), ("memory", "128Mi"))
+    limits = (("ephemeral-storage", "256Mi"), ("memory", "1Gi"))
+    return ContainerResources(requests, limits)
+
+
+def _canonical(quantities: dict[str, str]) -> dict[str, str]:
+    """As the API server would spell them: 1000m -> 1, 1024Mi -> 1Gi."""
+    return {name: _spell(text) for name, text in quantities.items()}
+
+
+def _spell(text: str) -> str:
+    if text.endswith("i"):
+        return format_quantity(parse_bytes(text))
+    thousandths = ceil(parse_quantity(text) * 1000)
+    number, units = thousandths, list("mkMGTPE")
+    units.insert(1, "")
+    while number and number % 1000 == 0 and len(units) > 1:
+        number, units = number // 1000, units[1:]
+    return f"{number}{units[0]}"

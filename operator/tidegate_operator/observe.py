@@ -1,0 +1,111 @@
+"""I/O: gather everything about one pool into a frozen Observed. Reads only; decides nothing.
+
+Children are found by the pool's label and kept when this very pool controls them. Objects that merely have a name we
+need are looked up by name, so that nothing of a stranger is taken over.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.errors import Forbidden
+from tidegate_operator.kube import Kube
+from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+from tidegate_operator.observed import Node, Observed, read_inspection, read_node, read_pod
+from tidegate_operator.resources import (
+    CHILDREN,
+    DEPLOYMENT,
+    JOB,
+    NODE,
+    PERSISTENT_VOLUME_CLAIM,
+    POD,
+    POOL,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    Manifest,
+    Resource,
+)
+from tidegate_operator.schedule import Key
+from tidegate_operator.scrape import Engines
+
+NODES_TTL_SECONDS = 60.0
+NAMED_LIKE_THE_POOL = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
+
+
+class NodeCache:
+    """Nodes change slowly and are the same for all pools: one list a minute. None where they may not be read."""
+
+    def __init__(self, kube: Kube, *, is_allowed: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._is_allowed = is_allowed
+        self._clock = clock
+        self._nodes: tuple[Node, ...] | None = None
+        self._read_at = float("-inf")
+
+    async def nodes(self) -> tuple[Node, ...] | None:
+        if self._is_allowed and self._clock() - self._read_at > NODES_TTL_SECONDS:
+            self._nodes = tuple(read_node(node) for node in await self._kube.list(NODE, None))
+            self._read_at = self._clock()
+        return self._nodes
+
+
+async def observe_pool(kube: Kube, key: Key) -> InferencePool | None:
+    """The pool itself; None when it is gone."""
+    namespace, name = key
+    found = await kube.get(POOL, namespace, name)
+    return None if found is None else InferencePool.model_validate(found)
+
+
+async def observe(kube: Kube, engines: Engines, nodes: NodeCache, pool: InferencePool) -> Observed:
+    """What belongs to the pool, and what is in its way."""
+    namespace, name = pool.metadata.namespace, pool.metadata.name
+    labels = f"{POOL_LABEL}={name}"
+    *lists, all_pods = await asyncio.gather(*(kube.list(each, namespace, labels=labels) for each in (*CHILDREN, POD)))
+    found = [item for items in lists for item in items]
+    present = {(item["kind"], item["metadata"]["name"]) for item in found}
+    absent = [each for each in NAMED_LIKE_THE_POOL if (each.kind, name) not in present]
+    unlabelled = await asyncio.gather(*(kube.get(each, namespace, name) for each in absent))
+    children = tuple(item for item in found if _controller(item).get("uid") == pool.metadata.uid)
+    others = [item for item in (*found, *filter(None, unlabelled)) if item not in children]
+    pods = tuple(read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE))
+    loads, known_nodes, is_claim_missing = await asyncio.gather(
+        engines.loads(pods), nodes.nodes(), _is_missing(kube, PERSISTENT_VOLUME_CLAIM, namespace, pool.spec.model.claim)
+    )
+    inspection_pods = tuple(_of_role(all_pods, INSPECTION_ROLE))
+    return Observed(
+        children=children,
+        strangers=tuple(_title(item) for item in others if not _is_leftover(item, pool)),
+        leftovers=tuple(_title(item) for item in others if _is_leftover(item, pool)),
+        is_claim_missing=is_claim_missing,
+        pods=tuple(sorted(pods, key=lambda pod: pod.name)),
+        inspections=tuple(read_inspection(item, inspection_pods) for item in children if item["kind"] == JOB.kind),
+        nodes=known_nodes,
+        loads=loads,
+    )
+
+
+async def _is_missing(kube: Kube, resource: Resource, namespace: str, name: str) -> bool:
+    """Where we may not look, the pod will tell."""
+    try:
+        return await kube.get(resource, namespace, name) is None
+    except Forbidden:
+        return False
+
+
+def _of_role(pods: Iterable[Manifest], role: str) -> Iterable[Manifest]:
+    return (pod for pod in pods if pod["metadata"]["labels"].get(ROLE_LABEL) == role)
+
+
+def _controller(item: Manifest) -> Manifest:
+    return next((owner for owner in item["metadata"].get("ownerReferences", ()) if owner.get("controller")), {})
+
+
+def _is_leftover(item: Manifest, pool: InferencePool) -> bool:
+    """Of a deleted pool of the same name: the garbage collector takes it soon."""
+    owner = _controller(item)
+    return (owner.get("kind"), owner.get("name")) == (POOL.kind, pool.metadata.name)
+
+
+def _title(item: Manifest) -> str:
+    return f"{item['kind']} {item['metadata']['name']}"

@@ -1,0 +1,245 @@
+"""What reconcile knows of one pool's world, as frozen values: pure readers from the API server's JSON to facts.
+
+observe.py does the I/O and calls the readers here; plan.py and status.py read nothing else.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from tidegate_core.launch import TerminationMessage
+from tidegate_core.telemetry import LoadReport
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.manifests.labels import (
+    DELETION_COST_ANNOTATION,
+    DRAINING_SINCE_ANNOTATION,
+    SERVING_LABEL,
+    TEMPLATE_LABEL,
+)
+from tidegate_operator.resources import Manifest
+
+_IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+_OUT_OF_MEMORY_EXIT = 137
+
+
+@dataclass(frozen=True)
+class Termination:
+    """How a container ended."""
+
+    exit_code: int
+    reason: str
+    message: str
+
+    def last_words(self) -> TerminationMessage | None:
+        """The engine's own message, where it left one."""
+        try:
+            return TerminationMessage.model_validate_json(self.message)
+        except ValidationError:
+            return None
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why a pod does not come up, in the words of whoever said so."""
+
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One engine pod."""
+
+    name: str
+    uid: str
+    template: str  # hash of the template it was made from
+    ip: str | None
+    created_at: datetime
+    ready_since: datetime | None  # None: not ready
+    draining_since: datetime | None
+    is_serving: bool  # in the Service's selector
+    is_terminating: bool
+    is_running: bool  # its container runs, so it can be asked for its load
+    deletion_cost: int
+    trouble: Trouble | None
+
+    @property
+    def is_ready(self) -> bool:
+        return self.ready_since is not None and not self.is_terminating
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """One inspection Job and the end of its pod."""
+
+    name: str
+    uid: str
+    attempt: int
+    is_finished: bool
+    finished_at: datetime | None
+    failure: str  # the Job's own message when it failed without a pod's word, such as a passed deadline
+    termination: Termination | None
+    trouble: Trouble | None  # the pod cannot start
+
+
+@dataclass(frozen=True)
+class Node:
+    """What sizing wants to know of a node."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class DeploymentFacts:
+    """What the Deployment says of itself."""
+
+    num_replicas: int  # spec
+    num_desired: int | None  # our annotation: the size decided last
+    template: str
+    num_updated: int
+    num_live: int
+    is_settled: bool  # its controller has seen the spec, and every pod has the current template
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything about one pool at one moment."""
+
+    children: tuple[Manifest, ...] = ()  # live objects that this pool controls
+    strangers: tuple[str, ...] = ()  # objects under our names that others control: "Deployment chat"
+    leftovers: tuple[str, ...] = ()  # objects of a deleted pool of this name that the garbage collector will take
+    is_claim_missing: bool = False
+    pods: tuple[Pod, ...] = ()
+    inspections: tuple[Inspection, ...] = ()
+    nodes: tuple[Node, ...] | None = None  # None: the operator may not look at nodes
+    loads: Mapping[str, LoadReport] = field(default_factory=dict)  # by pod name; a pod that did not answer is missing
+
+    def child(self, kind: str, name: str) -> Manifest | None:
+        return next((each for each in self.children if each["kind"] == kind and each["metadata"]["name"] == name), None)
+
+    def of_role(self, kind: str, role_label: str, role: str) -> tuple[Manifest, ...]:
+        return tuple(
+            each
+            for each in self.children
+            if each["kind"] == kind and each["metadata"].get("labels", {}).get(role_label) == role
+        )
+
+
+def read_pod(pod: Manifest) -> Pod:
+    """Facts of an engine pod."""
+    metadata, status = pod["metadata"], pod.get("status", {})
+    labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
+    ready = _condition(status, "Ready")
+    container = _container(status)
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        template=labels.get(TEMPLATE_LABEL, ""),
+        ip=status.get("podIP"),
+        created_at=read_time(metadata["creationTimestamp"]),
+        ready_since=read_time(ready["lastTransitionTime"]) if ready.get("status") == "True" else None,
+        draining_since=_optional_time(annotations.get(DRAINING_SINCE_ANNOTATION)),
+        is_serving=labels.get(SERVING_LABEL) == "true",
+        is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
+        is_running="running" in container.get("state", {}),
+        deletion_cost=int(annotations.get(DELETION_COST_ANNOTATION, "0")),
+        trouble=_trouble(status, container),
+    )
+
+
+def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
+    """Facts of an inspection Job; its pod is found by the Job controller's label."""
+    name, status = job["metadata"]["name"], job.get("status", {})
+    finished = [
+        condition
+        for condition in status.get("conditions", ())
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+    ]
+    pod = next((pod for pod in pods if pod["metadata"].get("labels", {}).get("job-name") == name), {})
+    container = _container(pod.get("status", {}))
+    failed: Manifest = next((condition for condition in finished if condition["type"] == "Failed"), {})
+    ended = container.get("state", {}).get("terminated", {})
+    times = [condition["lastTransitionTime"] for condition in finished] or [ended.get("finishedAt")]
+    return Inspection(
+        name=name,
+        uid=job["metadata"]["uid"],
+        attempt=int(name.rpartition("-")[2]),
+        is_finished=bool(finished or ended),
+        finished_at=_optional_time(times[0]),
+        failure=failed.get("message", ""),
+        termination=_termination(container.get("state", {})),
+        trouble=_trouble(pod.get("status", {}), container),
+    )
+
+
+def read_node(node: Manifest) -> Node:
+    return Node(
+        name=node["metadata"]["name"],
+        labels=node["metadata"].get("labels", {}),
+        allocatable=node.get("status", {}).get("allocatable", {}),
+    )
+
+
+def read_deployment(deployment: Manifest, desired_annotation: str) -> DeploymentFacts:
+    metadata, spec, status = deployment["metadata"], deployment["spec"], deployment.get("status", {})
+    num_updated, num_live = status.get("updatedReplicas", 0), status.get("replicas", 0)
+    desired = metadata.get("annotations", {}).get(desired_annotation, "")
+    return DeploymentFacts(
+        num_replicas=spec.get("replicas", 1),
+        num_desired=int(desired) if desired.isdigit() else None,
+        template=spec["template"]["metadata"].get("labels", {}).get(TEMPLATE_LABEL, ""),
+        num_updated=num_updated,
+        num_live=num_live,
+        is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
+    )
+
+
+def read_time(text: str) -> datetime:
+    """RFC 3339 as Kubernetes writes it."""
+    return datetime.fromisoformat(text)
+
+
+def _optional_time(text: str | None) -> datetime | None:
+    return None if text is None else read_time(text)
+
+
+def _condition(status: Manifest, kind: str) -> Manifest:
+    return next((condition for condition in status.get("conditions", ()) if condition["type"] == kind), {})
+
+
+def _container(status: Manifest) -> Manifest:
+    return next(iter(status.get("containerStatuses", ())), {})
+
+
+def _termination(state: Manifest) -> Termination | None:
+    ended = state.get("terminated")
+    if ended is None:
+        return None
+    return Termination(int(ended["exitCode"]), ended.get("reason", ""), ended.get("message", "").strip())
+
+
+def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
+        return Trouble(Reason.UNSCHEDULABLE, scheduled.get("message", ""))
+    waiting = container.get("state", {}).get("waiting", {})
+    if waiting.get("reason") in _IMAGE_TROUBLES:
+        return Trouble(Reason.IMAGE_UNAVAILABLE, f"{waiting['reason']}: {waiting.get('message', '')}")
+    if waiting.get("reason") in ("CreateContainerConfigError", "CreateContainerError"):
+        return Trouble(Reason.ENGINE_FAILING, f"{waiting['reason']}: {waiting.get('message', '')}")
+    if container.get("ready") or "running" in container.get("state", {}):
+        return None
+    ended = _termination(container.get("state", {})) or _termination(container.get("lastState", {}))
+    return _failure(ended) if ended is not None and ended.exit_code != 0 else None
+
+
+def _failure(ended: Termination) -> Trouble:
+    if ended.reason == "OOMKilled" or ended.exit_code == _OUT_OF_MEMORY_EXIT:
+        return Trouble(Reason.OUT_OF_MEMORY, "the kernel killed the engine: it used more than its memory limit")
+    words = ended.last_words()
+    said = f"{words.reason}: {words.message}" if words else ended.message[-500:]
+    return Trouble(Reason.ENGINE_FAILING, f"the engine ended with exit code {ended.exit_code}: {said}".rstrip(": "))

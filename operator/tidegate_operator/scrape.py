@@ -1,0 +1,73 @@
+"""HTTP to the engines' admin ports: read their load, start and cancel drains.
+
+observe.py reads, apply.py drains. One engine that hangs costs its own timeout and nobody else's: requests run side by
+side, bounded, and a missing answer is a missing sample, never a zero.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import aiohttp
+from pydantic import ValidationError
+
+from tidegate_core.telemetry import ADMIN_PORT, DRAIN_PATH, LOAD_PATH, UNDRAIN_PATH, LoadReport
+from tidegate_operator.errors import EngineUnreachable
+from tidegate_operator.observed import Pod
+
+
+class Engines(Protocol):
+    """What the operator asks of engines."""
+
+    async def loads(self, pods: Iterable[Pod]) -> Mapping[str, LoadReport]:
+        """Reports by pod name, of those that answered."""
+
+    async def set_draining(self, ip: str, *, is_draining: bool) -> None:
+        """Start or cancel a drain. Raises EngineUnreachable."""
+
+
+class AdminPorts:
+    """Engines over aiohttp. Without a token only reads work."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        *,
+        token: str | None,
+        timeout_seconds: float = 2.0,
+        max_requests: int = 32,
+        admin_port: int = ADMIN_PORT,
+    ) -> None:
+        self._session = session
+        self._token = token
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+        self._free = asyncio.Semaphore(max_requests)
+        self._admin_port = admin_port
+
+    async def loads(self, pods: Iterable[Pod]) -> Mapping[str, LoadReport]:
+        asked = [pod for pod in pods if pod.is_running and pod.ip and not pod.is_terminating]
+        reports = await asyncio.gather(*(self._load(pod) for pod in asked))
+        return {pod.name: report for pod, report in zip(asked, reports, strict=True) if report is not None}
+
+    async def set_draining(self, ip: str, *, is_draining: bool) -> None:
+        url = self._url(ip, DRAIN_PATH if is_draining else UNDRAIN_PATH)
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        try:
+            async with self._free, self._session.post(url, headers=headers, timeout=self._timeout) as response:
+                if response.status >= 300:
+                    raise EngineUnreachable(f"POST {url}: HTTP {response.status}; is the drain token the pods' own?")
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise EngineUnreachable(f"POST {url}: {error!r}") from error
+
+    async def _load(self, pod: Pod) -> LoadReport | None:
+        assert pod.ip is not None
+        try:
+            async with self._free, self._session.get(self._url(pod.ip, LOAD_PATH), timeout=self._timeout) as response:
+                body = await response.read()
+                return LoadReport.model_validate_json(body) if response.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError):
+            return None  # a missing sample: the scaler knows what that means
+
+    def _url(self, ip: str, path: str) -> str:
+        host = f"[{ip}]" if ":" in ip else ip
+        return f"http://{host}:{self._admin_port}{path}"

@@ -117,7 +117,8 @@ class Fit:
     offered_requests: float | None  # in flight on average
     tokens_per_second_ceiling: float | None  # all slots decoding
     stream_tokens_per_second_ceiling: float | None  # one alone
-    # what would help, added by plan_fit
+    # what to make of it, added by plan_fit
+    statement: str = ""  # the answer in a sentence with its numbers
     remedies: tuple[Remedy, ...] = ()
 
     @property

@@ -18,6 +18,9 @@ _MEMORY_STEP = 2**28  # memory is recommended in steps of 256 MiB
 _MOST_MEMORY = 2**44  # no device has more: beyond that the demand is wrong, not the device
 _MOST_GPUS = 8
 
+# Sizing can price these, the engine cannot do them yet; a reader must not look for the field.
+_NOT_OFFERED = frozenset({RemedyKind.KV_8BIT, RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
+
 _Attempt = tuple[RemedyKind, str, Case]
 
 
@@ -39,7 +42,8 @@ def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
         better = estimate(case)
         if better.fits and (not fit.fits or better.context > fit.context):
             slots = "1 slot" if better.slots == 1 else f"{better.slots:,} slots"
-            yield Remedy(kind, f"{action}: context {better.context:,}, {slots}", better.context, better.slots)
+            offered = " (not offered by this version)" if kind in _NOT_OFFERED else ""
+            yield Remedy(kind, f"{action}{offered}: context {better.context:,}, {slots}", better.context, better.slots)
 
 
 def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:

@@ -57,7 +57,7 @@ def to_json(fit: Fit) -> str:
 
 def to_table(fit: Fit) -> str:
     """Every term with its bytes, then the answer, the load and the remedies."""
-    sections = [_rows(_memory_rows(fit)), statement(fit), _rows(_answer_rows(fit))]
+    sections = [_rows(_memory_rows(fit)), fit.statement, _rows(_answer_rows(fit))]
     if fit.remedies:
         sections.append("what would help, cheapest first\n" + "\n".join(f"  {r.description}" for r in fit.remedies))
     return "\n\n".join(sections)

@@ -13,6 +13,7 @@ from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, BlockPlan, Constraint, Demand, Fit, Remedy, RemedyKind, Target
 from tidegate_core.memory import free_after_load
 from tidegate_core.remedies import remedies_for
+from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
 from tidegate_core.solve import WATERMARK, plan_blocks
 from tidegate_core.storage import storage_of
@@ -37,4 +38,4 @@ def plan_fit(shape: ModelShape, target: Target, demand: Demand) -> Fit:
     """What a replica of this model on this device can serve, and what would help where that is less than asked."""
     case = Case(shape, target, demand, storage_of(shape))
     fit = estimate(case)
-    return replace(fit, remedies=remedies_for(fit, case))
+    return replace(fit, statement=statement(fit), remedies=remedies_for(fit, case))

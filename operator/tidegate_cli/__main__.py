@@ -1,0 +1,60 @@
+"""`tidegate`: one command for users, pods and the people who develop it. Each half is imported only when it is used.
+
+A command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`; nothing else knows its options.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+
+COMMANDS = {
+    "plan": "what a model takes and serves on a device, without a cluster",
+    "serve": "run the engine (what a pool's pods do)",
+    "inspect": "read a model's shape from its files (what a pool's inspection Job does)",
+    "crd": "print the CustomResourceDefinition",
+    "operator": "run the operator",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code; argparse itself exits with 2 on arguments that make no sense."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    name = _parser().parse_args(arguments[:1]).command
+    parser = argparse.ArgumentParser(prog=f"tidegate {name}", description=COMMANDS[name], allow_abbrev=False)
+    try:
+        command = importlib.import_module(f"tidegate_cli.{name}")
+        command.add_arguments(parser)
+        code: int = command.run(parser.parse_args(arguments[1:]))
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("tidegate"):
+            raise
+        return _missing_extra(name, error.name)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="tidegate",
+        description="Sized and autoscaled LLM inference pools for Kubernetes.",
+        epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
+    parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
+    return parser
+
+
+def _missing_extra(command: str, module: str) -> int:
+    extra = "operator" if command in {"crd", "operator"} else "engine"
+    print(
+        f"tidegate {command}: Python module '{module}' is not installed; pip install 'tidegate[{extra}]'",
+        file=sys.stderr,
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,185 @@
+"""`tidegate plan`: what one replica of a model takes and serves on a device, without a cluster.
+
+The same sizing as the operator's and the engine's. Answers from headers alone, so a config.json is enough; it imports
+no more than it needs, since people wait for it.
+"""
+
+import argparse
+import sys
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate_checkpoint.errors import CheckpointError, MissingCheckpoint
+from tidegate_checkpoint.shape import read_shape
+from tidegate_core.accelerator import CATALOGUE, Accelerator, Device, find_accelerator
+from tidegate_core.errors import CoreError
+from tidegate_core.fit import Demand, Fit, Target
+from tidegate_core.quantity import format_bytes, parse_bytes
+from tidegate_core.report import to_json, to_table
+from tidegate_core.shape import ModelShape
+from tidegate_core.sizing import plan_fit
+
+if TYPE_CHECKING:
+    from tidegate_operator.api.v1alpha1 import InferencePool
+
+
+class PlanExit(IntEnum):
+    """Exit codes of `tidegate plan`."""
+
+    FITS = 0
+    BAD_INPUT = 2
+    MODEL_UNREACHABLE = 3
+    DOES_NOT_FIT = 4
+
+
+class BadPlan(Exception):
+    """The arguments or the manifest leave open what to plan; the message says what to add."""
+
+
+class ModelElsewhere(Exception):
+    """The manifest's model cannot be read from here."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """A model, a device and a demand; flags win over the manifest."""
+    parser.add_argument("-f", "--file", metavar="POOL.yaml", help="an InferencePool manifest; - reads standard input")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="model directory, GGUF file or config.json")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", metavar="NAME", help="a GPU by name or product label, such as L4 or H100-80GB")
+    device.add_argument("--gpu-memory", metavar="SIZE", help="a GPU by its memory, such as 24Gi")
+    device.add_argument("--cpu-memory", metavar="SIZE", help="a CPU pool by its pods' memory limit, such as 4Gi")
+    parser.add_argument("--context", type=_count, metavar="N", help="longest sequence wanted, in tokens")
+    parser.add_argument("--prompt-tokens", type=_count, metavar="N", help="p90 prompt length (default: 900)")
+    parser.add_argument("--output-tokens", type=_count, metavar="N", help="p90 output length (default: 300)")
+    parser.add_argument("--users", type=_count, metavar="N", help="people at once: also shows the load they offer")
+    parser.add_argument("--generation-seconds", type=float, metavar="S", default=12.0, help="an answer (default: 12)")
+    parser.add_argument("--turn-seconds", type=float, metavar="S", default=90.0, help="between questions (default: 90)")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Prints the fit; a PlanExit."""
+    try:
+        pool = None if arguments.file is None else _read_pool(arguments.file)
+        target = _target(arguments, pool)
+        demand = _demand(arguments, pool)
+        shape = read_shape(_model_path(arguments, pool))
+    except (BadPlan, CoreError) as error:
+        return _refuse(error, PlanExit.BAD_INPUT)
+    except (MissingCheckpoint, ModelElsewhere, OSError) as error:
+        return _refuse(error, PlanExit.MODEL_UNREACHABLE)
+    except CheckpointError as error:
+        return _refuse(error, PlanExit.BAD_INPUT)
+    fit, device = (plan_fit(shape, target, demand), _describe(target)) if target else _smallest_gpu(shape, demand)
+    print(to_json(fit) if arguments.output == "json" else f"{_describe_model(shape)}\n{device}\n\n{to_table(fit)}")
+    return PlanExit.FITS if fit.fits else PlanExit.DOES_NOT_FIT
+
+
+def _refuse(error: Exception, code: PlanExit) -> PlanExit:
+    print(f"tidegate plan: {error}", file=sys.stderr)
+    return code
+
+
+def _read_pool(file: str) -> "InferencePool":
+    """The one InferencePool of a file that may hold other objects too."""
+    import yaml
+
+    from tidegate_operator.api.base import KIND
+    from tidegate_operator.api.errors import BadManifest
+    from tidegate_operator.api.v1alpha1 import read_manifest
+
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        pools = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND] or documents
+        if len(pools) != 1:
+            raise BadPlan(f"{file} holds {len(pools)} objects of kind {KIND}; plan takes one at a time")
+        return read_manifest(pools[0], source=file)
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadPlan(f"{file} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise BadPlan(f"{file} is not YAML: {error}") from error
+    except BadManifest as error:
+        raise BadPlan(str(error)) from error
+
+
+def _model_path(arguments: argparse.Namespace, pool: "InferencePool | None") -> Path:
+    if arguments.model is not None:
+        path: Path = arguments.model
+        return path
+    if pool is None:
+        raise BadPlan("nothing to plan: give --model DIR, -f POOL.yaml, or both")
+    raise ModelElsewhere(
+        f"{pool.spec.model.uri} is inside the cluster; give --model DIR with a copy of its config.json"
+    )
+
+
+def _target(arguments: argparse.Namespace, pool: "InferencePool | None") -> Target | None:
+    """The flags' device, else the manifest's; None leaves the choice to us."""
+    if arguments.gpu is not None:
+        return _on_gpu(find_accelerator(arguments.gpu))
+    if arguments.gpu_memory is not None:
+        return Target(Device.CUDA, parse_bytes(arguments.gpu_memory))
+    if arguments.cpu_memory is not None:
+        return Target(Device.CPU, parse_bytes(arguments.cpu_memory))
+    if pool is None:
+        return None
+    if pool.spec.accelerator.is_cpu:
+        limit = pool.spec.pod.resources.limits.get("memory")
+        if limit is None:
+            raise BadPlan("a cpu pool needs spec.pod.resources.limits.memory, the memory of its device, such as 4Gi")
+        return Target(Device.CPU, parse_bytes(limit))
+    memory = pool.spec.accelerator.memory
+    return None if memory is None else Target(Device.CUDA, parse_bytes(memory))
+
+
+def _demand(arguments: argparse.Namespace, pool: "InferencePool | None") -> Demand:
+    """A --context below the manifest's context.min lowers that too."""
+    spec = None if pool is None else pool.spec
+    context_max = arguments.context or (spec.context.max if spec else None)
+    context_min = spec.context.min if spec else None
+    if arguments.context is not None and context_min is not None:
+        context_min = min(context_min, arguments.context)
+    return Demand(
+        context_max=context_max,
+        context_min=context_min,
+        prompt_tokens=arguments.prompt_tokens or (spec.traffic.prompt_tokens if spec else 900),
+        output_tokens=arguments.output_tokens or (spec.traffic.output_tokens if spec else 300),
+        users=arguments.users,
+        generation_seconds=arguments.generation_seconds,
+        turn_seconds=arguments.turn_seconds,
+    )
+
+
+def _smallest_gpu(shape: ModelShape, demand: Demand) -> tuple[Fit, str]:
+    """Without a device: the smallest GPU that gives the whole context, else that fits, else the largest there is."""
+    gpus = sorted(CATALOGUE, key=lambda gpu: gpu.memory_bytes)
+    fits = [(plan_fit(shape, _on_gpu(gpu), demand), gpu) for gpu in gpus]
+    whole = [each for each in fits if each[0].fits and each[0].context == each[0].context_wanted]
+    fit, gpu = next(iter(whole or [each for each in fits if each[0].fits]), fits[-1])
+    why = "the smallest GPU that fits" if fit.fits else "the largest GPU known"
+    return (
+        fit,
+        f"on {gpu.name} ({format_bytes(gpu.memory_bytes)}): {why}; choose with --gpu, --gpu-memory, --cpu-memory",
+    )
+
+
+def _on_gpu(gpu: Accelerator) -> Target:
+    return Target(Device.CUDA, gpu.memory_bytes, bandwidth=gpu.bandwidth)
+
+
+def _describe(target: Target) -> str:
+    device = "a CPU pod" if target.device is Device.CPU else "a GPU"
+    return f"on {device} with {format_bytes(target.memory_bytes)}"
+
+
+def _describe_model(shape: ModelShape) -> str:
+    return f"{shape.architecture}, {shape.num_parameters:,} parameters, context up to {shape.max_context:,}"
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    return value

@@ -1,0 +1,43 @@
+"""pytest fixtures: an API server with controllers, and namespaces in it. Imported by the conftest of each folder.
+
+api_server   session: a control plane without nodes (ApiServer); every xdist worker has its own
+namespace    function: a fresh namespace there, deleted afterwards without waiting
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from e2e.cluster.access import ApiAccess
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.environment import FOREIGN
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_foreign_clusters() -> None:
+    """Clients inside the test process too must find no context and no proxy but those a test names."""
+    for name in [name for name in os.environ if name.upper() in FOREIGN]:
+        del os.environ[name]
+
+
+@pytest.fixture(scope="session")
+def api_server() -> Iterator[ApiServer]:
+    server = ApiServer.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def fresh_namespace(access: ApiAccess, labels: dict[str, str]) -> Iterator[str]:
+    """A namespace of a unique name that has its default ServiceAccount; nobody waits for its end."""
+    name = f"t-{uuid.uuid4().hex[:8]}"
+    access.create_namespace(name, labels)
+    try:
+        yield name
+    finally:
+        access.kubectl("delete", "namespace", name, "--wait=false")

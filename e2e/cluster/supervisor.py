@@ -1,0 +1,51 @@
+"""The supervisor of one cluster: a process that starts it, outlives nobody and cleans up after it.
+
+    owner (test process) --lifeline--> supervisor --> control plane           (alone, on the loopback)
+                                       supervisor --> unshare --> pid 1 (init.py) --> control plane, nodes
+
+`python -m e2e.cluster.supervisor FOLDER` reads `cluster.json` there. It holds the slot's lock (an inherited
+descriptor), writes `ready` or `failed`, waits until the lifeline on its stdin is cut (SIGTERM where detached), and
+removes everything. Should it be killed itself, the kernel kills what it started and the next owner of the slot removes
+what lies around.
+"""
+
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from e2e.cluster.components import Components
+from e2e.cluster.control_plane import start_control_plane
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.lifeline import exit_on_termination, wait_until_cut
+from e2e.cluster.remains import remove_remains
+from e2e.cluster.spec import ClusterSpec
+
+
+def main(folder: Path) -> None:
+    exit_on_termination()
+    spec = ClusterSpec.read(folder)
+    components = Components(spec.folder, spec.logs)
+    try:
+        _start(spec, components)
+        if spec.is_detached:
+            signal.pause()
+        else:
+            wait_until_cut(sys.stdin.fileno())
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        components.stop()
+        remove_remains(spec.folder)
+
+
+def _start(spec: ClusterSpec, components: Components) -> None:
+    try:
+        start_control_plane(spec, components)
+    except (ClusterError, OSError):
+        spec.failure_file.write_text(traceback.format_exc())  # the owner reads it, then lets go
+    else:
+        spec.ready_file.touch()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

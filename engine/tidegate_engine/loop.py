@@ -5,15 +5,38 @@ loop.start()                                   # inside a running event loop
 stream = loop.submit(request_id, prompt_token_ids, sampling)
 async for chunk in stream: ...
 loop.drain(); ...wait for is_idle...; await loop.stop()
+
+event loop's thread                            engine thread
+submit: door -> queue --------------------->   step: queue -> scheduler -> runner
+Stream.cancel --------------------------->     applied before the next step
+streams <------ call_soon_threadsafe -------   one hand-over a step, for all of its outputs
 """
 
-from collections.abc import Sequence
+import asyncio
+import logging
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
 
-from tidegate_core.telemetry import LoadReport
-from tidegate_engine.request import SamplingParams
+from tidegate_core.telemetry import EngineSizing, LoadReport
+from tidegate_engine.admission import check_can_ever_fit
+from tidegate_engine.budget import BudgetLimits
+from tidegate_engine.counters import Counters
+from tidegate_engine.door import Door
+from tidegate_engine.engine import Engine, RequestOutput
+from tidegate_engine.errors import Draining, EngineFailed, QueueFull
+from tidegate_engine.queue import QueueLimits
+from tidegate_engine.request import FinishReason, SamplingParams, new_request
+from tidegate_engine.runner import Runner
 from tidegate_engine.stream import Stream
+
+log = logging.getLogger(__name__)
+
+DRAINING_RETRY_SECONDS = 1.0  # another replica can be tried at once; the client only has to reach it
 
 
 @dataclass(frozen=True)
@@ -27,28 +50,163 @@ class LoopSettings:
     itl_seconds: float = 0.1
 
 
-class EngineLoop(Protocol):
-    """The surface servers may rely on."""
+class EngineLoop:
+    """Methods belong to the event loop's thread, the one that calls start()."""
+
+    def __init__(
+        self,
+        *,
+        runner: Runner,
+        sizing: EngineSizing,
+        settings: LoopSettings,
+        counters: Counters | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counters = counters or Counters()
+        self.boot_id = secrets.token_hex(8)
+        self._sizing = sizing
+        self._settings = settings
+        self._clock = clock
+        self._engine = Engine(
+            runner,
+            slots=sizing.slots,
+            limits=BudgetLimits(itl_seconds=settings.itl_seconds),
+            clock=clock,
+            counters=self.counters,
+        )
+        self._door = Door(
+            self._engine,
+            QueueLimits(settings.max_queue, settings.max_wait_seconds),
+            usual_output_tokens=settings.output_tokens,
+            clock=clock,
+        )
+        self._streams: dict[str, Stream] = {}
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._wakeup = threading.Event()
+        self._is_stopping = False
+        self._is_draining = False
+        self._failure: Exception | None = None
+        self._progress_at = clock()
+
+    @property
+    def is_draining(self) -> bool:
+        return self._is_draining
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether every accepted request has ended and its stream was told."""
+        return not self._streams
 
     def start(self) -> None:
         """Starts the engine thread; streams belong to the event loop that is running now."""
+        self._event_loop = asyncio.get_running_loop()
+        self._thread.start()
 
     async def stop(self) -> None:
         """Ends the thread after the step in progress; what still runs ends with FinishReason.ABORT. Idempotent."""
+        self._is_stopping = True
+        self._wakeup.set()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join)
+        self._end_all(FinishReason.ABORT)
 
     def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Stream:
-        """Raises BadRequest, NeverFits, QueueFull, Draining or EngineFailed at once; an accepted request always ends."""
+        """Raises BadRequest, NeverFits, QueueFull, Draining or EngineFailed; an accepted request always ends."""
+        self._check_open()
+        pool = self._engine.pool
+        check_can_ever_fit(
+            len(prompt_token_ids),
+            sampling.max_tokens,
+            context=self._sizing.context,
+            pool_tokens=pool.num_blocks * pool.block_size,
+        )
+        assert request_id not in self._streams, f"request id {request_id} is in use"
+        self.counters.arrivals += 1
+        try:
+            self._door.enter(new_request(request_id, prompt_token_ids, sampling, self._clock()))
+        except QueueFull:
+            self.counters.rejects += 1
+            raise
+        if not self._streams:
+            self._progress_at = self._clock()
+        stream = self._streams[request_id] = Stream(request_id, self._cancel)
+        self._wakeup.set()
+        return stream
 
-    def load(self) -> LoadReport: ...
+    def load(self) -> LoadReport:
+        """What the operator scales on and gateways route by."""
+        running = len(self._engine.scheduler.running)
+        return LoadReport(
+            boot_id=self.boot_id,
+            arrivals=self.counters.arrivals,
+            rejects=self.counters.rejects,
+            completions=self.counters.completions,
+            preemptions=self.counters.preemptions,
+            running=running,
+            waiting=len(self._engine.queue),
+            kv_blocks_used=self._engine.pool.num_used,
+            kv_blocks_total=self._engine.pool.num_blocks,
+            eta_seconds=self._door.wait_seconds(self._settings.prompt_tokens, self._settings.output_tokens),
+            draining=self._is_draining,
+            step_fit=self._engine.step_times.report(),
+            sizing=self._sizing,
+        )
+
     def drain(self) -> None:
         """Refuses new requests from now on; accepted ones, waiting or running, finish."""
+        self._is_draining = True
 
-    def undrain(self) -> None: ...
-    @property
-    def is_draining(self) -> bool: ...
-    @property
-    def is_idle(self) -> bool:
-        """Whether every accepted request has ended."""
+    def undrain(self) -> None:
+        self._is_draining = False
 
     def last_step_age_seconds(self) -> float:
         """0 when there is nothing to do, infinite when the engine has failed: /livez compares it with a bound."""
+        if self._failure is not None:
+            return math.inf
+        return self._clock() - self._progress_at if self._streams else 0.0
+
+    def _check_open(self) -> None:
+        if self._failure is not None:
+            raise EngineFailed(f"the engine has failed and must be restarted: {self._failure}") from self._failure
+        if self._is_draining or self._is_stopping:
+            raise Draining(
+                "this engine is draining: retry on another replica", retry_after_seconds=DRAINING_RETRY_SECONDS
+            )
+
+    def _cancel(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+        self._wakeup.set()
+
+    def _run(self) -> None:
+        """The engine thread."""
+        try:
+            while True:
+                self._wakeup.clear()  # before the conditions are read, so that no wake-up is lost
+                if self._is_stopping:
+                    return
+                if not self._engine.has_work:
+                    self._wakeup.wait()
+                    continue
+                outputs = self._engine.step()
+                self._progress_at = self._clock()
+                if outputs:
+                    self._hand_over(partial(self._deliver, outputs))
+        except Exception as error:
+            log.exception("the engine thread ends: its process must be restarted")
+            self._failure = error
+            self._hand_over(partial(self._end_all, FinishReason.ERROR))
+
+    def _hand_over(self, work: Callable[[], None]) -> None:
+        if not self._event_loop.is_closed():  # the process is going away without stop(): nobody listens
+            self._event_loop.call_soon_threadsafe(work)
+
+    def _deliver(self, outputs: tuple[RequestOutput, ...]) -> None:
+        for request_id, token_ids, finish_reason in outputs:
+            stream = self._streams.pop(request_id, None) if finish_reason else self._streams.get(request_id)
+            if stream:  # else stop() has ended it
+                stream.push(token_ids, finish_reason)
+
+    def _end_all(self, reason: FinishReason) -> None:
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            stream.push((), reason)

@@ -8,6 +8,7 @@ prefilling, one that has sampled a token is decoding, and both are scheduled by 
        +------- cancel -------+----- cancel, error ------+----------------------> finished
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -82,7 +83,7 @@ class Request:
 
 
 def new_request(
-    request_id: str, prompt_token_ids: list[int] | tuple[int, ...], sampling: SamplingParams, arrival_seconds: float
+    request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, arrival_seconds: float
 ) -> Request:
     """A request nothing has been computed for."""
     return Request(request_id, list(prompt_token_ids), len(prompt_token_ids), sampling, arrival_seconds)

@@ -1,0 +1,131 @@
+"""The engine: step() = schedule -> run -> postprocess. No threads and no clock of its own.
+
+EngineLoop drives it on a thread, benchmarks and simulations drive it directly on a virtual clock.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidegate_engine.blocks import BlockPool
+from tidegate_engine.budget import BudgetLimits, token_budget
+from tidegate_engine.counters import Counters
+from tidegate_engine.errors import EngineFailed
+from tidegate_engine.isolation import RowResult, run_isolated
+from tidegate_engine.queue import RequestQueue
+from tidegate_engine.request import FinishReason, Request, SamplingParams
+from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
+from tidegate_engine.scheduler import Scheduler, Step
+from tidegate_engine.step_fit import StepTimeModel
+
+log = logging.getLogger(__name__)
+
+
+class RequestOutput(NamedTuple):
+    """What a step did for one request: a sampled token, an end, or both."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+class Engine:
+    """One model's requests. Only `queue` and `cancel` may be touched by other threads."""
+
+    def __init__(
+        self, runner: Runner, *, slots: int, limits: BudgetLimits, clock: Callable[[], float], counters: Counters
+    ) -> None:
+        self.queue = RequestQueue()
+        self.pool = BlockPool(runner.num_blocks, runner.block_size)
+        self.scheduler = Scheduler(self.pool, self.queue, slots=slots)
+        self.step_times = StepTimeModel(guess_seconds=limits.itl_seconds)
+        self.counters = counters
+        self._runner = runner
+        self.limits = limits
+        self._clock = clock
+        self._cancelled: deque[str] = deque()
+        self._num_context_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.scheduler.running or self.queue or self._cancelled)
+
+    def cancel(self, request_id: str) -> None:
+        """Takes effect before the next step; unknown or ended requests are ignored."""
+        self._cancelled.append(request_id)
+
+    def step(self) -> tuple[RequestOutput, ...]:
+        """Raises EngineFailed when the runner no longer computes anything at all."""
+        outputs = self._apply_cancels()
+        step = self.scheduler.schedule(self._budget())
+        if step.rows:
+            outputs += self._finish_step(step, self._run(step))
+        return tuple(outputs)
+
+    def _budget(self) -> int:
+        return token_budget(
+            self.limits, self.step_times.step_time, self.scheduler.num_decoding, self._num_context_tokens
+        )
+
+    def _apply_cancels(self) -> list[RequestOutput]:
+        outputs = []
+        while self._cancelled:
+            request = self.scheduler.end(self._cancelled.popleft(), FinishReason.ABORT)
+            if request:
+                self.counters.cancellations += 1
+                outputs.append(RequestOutput(request.request_id, (), FinishReason.ABORT))
+        return outputs
+
+    def _run(self, step: Step) -> list[RowResult]:
+        started = self._clock()
+        results = run_isolated(self._runner, step.rows)
+        self._num_context_tokens = step.num_context_tokens
+        num_failed = sum(isinstance(result, Exception) for result in results)
+        if not num_failed:
+            self.step_times.observe(step.num_tokens, step.num_context_tokens, self._clock() - started)
+        elif num_failed == len(results):
+            self._check_runner(step.rows[0].block_table[:1])
+        return results
+
+    def _check_runner(self, spare_block: tuple[int, ...]) -> None:
+        """All rows failed: they are all guilty, or nothing works any more. One token in a block of theirs tells."""
+        probe = ScheduledRow("probe", (0,), 0, spare_block, SamplingParams(max_tokens=1, temperature=0.0), 0)
+        try:
+            self._runner.run(StepBatch((probe,)))
+        except Exception as error:
+            raise EngineFailed("every request of a step failed and so did a probe: the process must restart") from error
+
+    def _finish_step(self, step: Step, results: list[RowResult]) -> list[RequestOutput]:
+        outputs = []
+        for request, row, result in zip(step.requests, step.rows, results, strict=True):
+            output = self._finish_row(request, row, result)
+            if output:
+                outputs.append(output)
+        return outputs
+
+    def _finish_row(self, request: Request, row: ScheduledRow, result: RowResult) -> RequestOutput | None:
+        if isinstance(result, Exception):
+            log.error("request %s failed in a step: %r", request.request_id, result, exc_info=result)
+            self.scheduler.end(request.request_id, FinishReason.ERROR)
+            self.counters.errors += 1
+            return RequestOutput(request.request_id, (), FinishReason.ERROR)
+        self.scheduler.computed(request, len(row.token_ids), result)
+        if result is None:
+            return None
+        if row.num_outputs == 0:
+            self.counters.prompt_tokens += request.num_prompt_tokens
+        self.counters.generation_tokens += 1
+        reason = finish_reason(request, result, self._runner.eos_token_ids)
+        if reason:
+            self.scheduler.end(request.request_id, reason)
+            self.counters.completions += 1
+        return RequestOutput(request.request_id, (result,), reason)
+
+
+def finish_reason(request: Request, token: int, eos_token_ids: frozenset[int]) -> FinishReason | None:
+    """Whether the token just sampled ends the request. A stop token at the last place is a stop."""
+    sampling = request.sampling
+    if token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos):
+        return FinishReason.STOP
+    return FinishReason.LENGTH if request.num_outputs >= sampling.max_tokens else None

@@ -1,0 +1,180 @@
+"""When will a request start? The scheduler's own rules, played forward from event to event.
+
+Between two events (a prompt is computed, an answer ends) all steps are alike, so their number times the fitted step
+time is added at once. Answers are expected to be of the usual length, but admission counts with max_tokens as the
+scheduler does. Pure: `place` returns the wait and the forecast that follows, so a queue is a fold.
+"""
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Self
+
+from tidegate_engine.admission import Claim, claim_of, peak_blocks
+from tidegate_engine.blocks import blocks_for
+from tidegate_engine.budget import BudgetLimits, token_budget
+from tidegate_engine.request import Request
+from tidegate_engine.scheduler import MAX_PARTIAL_PROMPTS
+from tidegate_engine.step_fit import StepTime
+
+
+class Demand(NamedTuple):
+    """What a request asks for, how far it is, and how many tokens it is expected to sample still."""
+
+    num_missing_tokens: int
+    num_tokens: int
+    num_outputs: int
+    max_tokens: int
+    expected_left: int
+
+
+def demand_of(request: Request, usual_output_tokens: int) -> Demand:
+    """An answer longer than usual is expected to go on for a quarter of the usual length."""
+    num_outputs = request.num_outputs
+    left = request.sampling.max_tokens - num_outputs
+    expected = max(usual_output_tokens - num_outputs, usual_output_tokens // 4, 1)
+    return Demand(
+        num_missing_tokens=request.num_tokens - request.num_computed_tokens,
+        num_tokens=request.num_tokens,
+        num_outputs=num_outputs,
+        max_tokens=request.sampling.max_tokens,
+        expected_left=max(1, min(left, expected)),
+    )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What does not change while a forecast is made."""
+
+    slots: int
+    num_blocks: int
+    block_size: int
+    limits: BudgetLimits
+    step_time: StepTime
+    horizon_seconds: float  # beyond this the exact wait matters to nobody
+
+
+class Decoder(NamedTuple):
+    """A request that samples a token a step and holds `base + step` tokens. Sorts by the step of its expected end."""
+
+    expected_end: int
+    latest_end: int
+    base: int
+
+
+@dataclass
+class Forecast:
+    """The engine at a later moment: `seconds` and `step` from when the forecast began."""
+
+    rules: Rules
+    seconds: float = 0.0
+    step: int = 0
+    waits: tuple[float, ...] = ()  # of those placed that could not start at once, in order
+    decoding: list[Decoder] = field(default_factory=list)  # a heap
+    prefilling: list[Demand] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, rules: Rules, running: Iterable[Demand]) -> Self:
+        forecast = cls(rules)
+        for demand in running:
+            if demand.num_outputs:
+                forecast._start_decoding(demand)
+            else:
+                forecast.prefilling.append(demand)
+        return forecast
+
+    def place(self, demand: Demand) -> tuple[float, "Forecast"]:
+        """Seconds until a request that queues now is admitted, and the forecast with it admitted."""
+        later = replace(self, decoding=self.decoding.copy(), prefilling=self.prefilling.copy())
+        while not later.has_room(demand) and later.seconds < self.rules.horizon_seconds:
+            later.advance()
+        later.prefilling.append(demand)
+        if later.seconds > 0.0:
+            later.waits = (*self.waits, later.seconds)
+        return later.seconds, later
+
+    def waits_after(self, elapsed_seconds: float) -> list[float]:
+        """The waits still ahead of those queued, some time after the forecast was made."""
+        first = bisect_right(self.waits, elapsed_seconds)
+        return [wait - elapsed_seconds for wait in self.waits[first:]]
+
+    def has_room(self, demand: Demand) -> bool:
+        rules = self.rules
+        if len(self.decoding) + len(self.prefilling) >= rules.slots:
+            return False
+        missing = sum(other.num_missing_tokens for other in self.prefilling)
+        left = self._prompt_tokens_a_step() - missing
+        if left <= 0 and len(self.prefilling) >= MAX_PARTIAL_PROMPTS:
+            return False
+        decoding = [Claim(left=d.latest_end - self.step, held=d.base + self.step) for d in self.decoding]
+        prefilling = [_claim(other) for other in self.prefilling]
+        candidate = _claim(demand)
+        held = sum(blocks_for(c.held + c.left, rules.block_size) for c in (*decoding, *prefilling, candidate))
+        if held <= rules.num_blocks:
+            return True
+        (decoding if demand.num_missing_tokens <= left else prefilling).append(candidate)
+        return peak_blocks(decoding, prefilling, rules.block_size) <= rules.num_blocks
+
+    def advance(self) -> None:
+        """On to the next event: the first prompt is computed, or the next answer ends."""
+        if not self.prefilling and not self.decoding:
+            raise AssertionError("a request that fits alone has room in an empty engine")
+        chunk = min(self._prompt_tokens_a_step(), sum(demand.num_missing_tokens for demand in self.prefilling))
+        num_steps = []
+        if self.prefilling:
+            num_steps.append(-(-self.prefilling[0].num_missing_tokens // chunk))
+        if self.decoding:
+            num_steps.append(self.decoding[0].expected_end - self.step)
+        steps = max(1, min(num_steps))
+        num_tokens = len(self.decoding) + chunk
+        self.seconds += steps * self.rules.step_time.predict(num_tokens, self._num_context_tokens())
+        self.step += steps
+        while self.decoding and self.decoding[0].expected_end <= self.step:
+            heapq.heappop(self.decoding)
+        self._compute_prompts(steps * chunk)
+
+    def _compute_prompts(self, num_tokens: int) -> None:
+        while self.prefilling and num_tokens > 0:
+            first = self.prefilling[0]
+            done = min(num_tokens, first.num_missing_tokens)
+            num_tokens -= done
+            if done < first.num_missing_tokens:
+                self.prefilling[0] = first._replace(num_missing_tokens=first.num_missing_tokens - done)
+                return
+            self.prefilling.pop(0)
+            if first.expected_left > 1:
+                first = first._replace(
+                    num_tokens=first.num_tokens + 1,
+                    num_outputs=first.num_outputs + 1,
+                    expected_left=first.expected_left - 1,
+                )
+                self._start_decoding(first)
+
+    def _start_decoding(self, demand: Demand) -> None:
+        claim = _claim(demand)
+        decoder = Decoder(self.step + demand.expected_left, self.step + claim.left, claim.held - self.step)
+        heapq.heappush(self.decoding, decoder)
+
+    def _prompt_tokens_a_step(self) -> int:
+        num_decoding = len(self.decoding)
+        budget = token_budget(self.rules.limits, self.rules.step_time, num_decoding, self._num_context_tokens())
+        return budget - num_decoding
+
+    def _num_context_tokens(self) -> int:
+        return sum(decoder.base + self.step for decoder in self.decoding) + sum(
+            demand.num_tokens - demand.num_missing_tokens for demand in self.prefilling
+        )
+
+
+def predict_wait(rules: Rules, running: Iterable[Demand], waiting: Iterable[Demand], candidate: Demand) -> float:
+    """Seconds until a request that arrives now is admitted, everybody before it first."""
+    forecast = Forecast.of(rules, running)
+    for demand in waiting:
+        _, forecast = forecast.place(demand)
+    wait_seconds, _ = forecast.place(candidate)
+    return wait_seconds
+
+
+def _claim(demand: Demand) -> Claim:
+    return claim_of(demand.num_tokens, demand.num_outputs, demand.max_tokens)

@@ -1,0 +1,39 @@
+"""Runs a step so that a row which makes the runner raise fails alone.
+
+On an exception the batch is halved until the guilty rows are found; rows computed again give the same result. The
+number of extra runs is bounded: when it is used up the fault is hardly one request's, and what is left fails together.
+"""
+
+from collections.abc import Sequence
+
+from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
+
+RowResult = int | None | Exception
+
+
+def run_isolated(runner: Runner, rows: tuple[ScheduledRow, ...]) -> list[RowResult]:
+    """A token, None or the exception it failed with for each row, in order."""
+    runs_left = 4 * len(rows).bit_length() + 4  # two guilty rows are found in any batch
+
+    def attempt(part: Sequence[ScheduledRow]) -> list[RowResult]:
+        nonlocal runs_left
+        runs_left -= 1
+        try:
+            return list(_run_checked(runner, part))
+        except Exception as error:  # noqa: BLE001 - whatever a model raises must not end the other requests
+            if len(part) == 1 or runs_left <= 0:
+                return [error] * len(part)
+        middle = len(part) // 2
+        return attempt(part[:middle]) + attempt(part[middle:])
+
+    return attempt(rows)
+
+
+def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[int | None, ...]:
+    tokens = runner.run(StepBatch(tuple(rows)))
+    if len(tokens) != len(rows):
+        raise ValueError(f"the runner returned {len(tokens)} tokens for {len(rows)} rows")
+    for row, token in zip(rows, tokens, strict=True):
+        if (token is None) != (row.sampling is None):
+            raise ValueError(f"the runner returned {token} for request {row.request_id}, sampling {row.sampling}")
+    return tokens

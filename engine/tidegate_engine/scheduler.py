@@ -1,0 +1,181 @@
+"""What the next step computes. One rule: `num_computed_tokens` chases `num_tokens`, within one token budget a step.
+
+Decoding requests come first and are never skipped (admission relies on it). What is left of the budget goes to prompts:
+a floor to each that is under way, then to new ones while the pool admits the head of the queue, then the rest to the
+first come. So a short prompt beside a huge one advances, and equal ones still finish one after the other.
+Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any simulation of it.
+"""
+
+from typing import NamedTuple
+
+from tidegate_engine.admission import Claim, claim_of, peak_blocks
+from tidegate_engine.blocks import BlockPool, blocks_for
+from tidegate_engine.queue import RequestQueue
+from tidegate_engine.request import FinishReason, Request
+from tidegate_engine.runner import ScheduledRow
+
+MAX_PARTIAL_PROMPTS = 4  # prompts left unfinished by a step; more would only hold blocks and delay each other
+FLOOR_SHARE = 8  # each of them gets at least this part of the prompt budget: the first keeps more than half
+
+
+class Step(NamedTuple):
+    """Rows to run and the requests they belong to, in the same order."""
+
+    rows: tuple[ScheduledRow, ...]
+    requests: tuple[Request, ...]
+    num_tokens: int
+    num_context_tokens: int
+
+
+class Scheduler:
+    """Owns every request from admission to its end, and the queue's head while it decides about it."""
+
+    def __init__(self, pool: BlockPool, queue: RequestQueue, *, slots: int) -> None:
+        self.pool = pool
+        self.queue = queue
+        self.slots = slots
+        self.running: tuple[Request, ...] = ()  # replaced, never changed: other threads may read it
+        self.num_ended = 0
+        self._decoding: dict[str, Request] = {}
+        self._prefilling: dict[str, Request] = {}
+        self._blocks_at_end = 0  # what all running requests hold if each reaches its max_tokens
+        self._refused: tuple[str, bool] | None = None  # last verdict of the pool; steps alone change no peak
+
+    @property
+    def num_decoding(self) -> int:
+        return len(self._decoding)
+
+    def schedule(self, token_budget: int) -> Step:
+        """The next step; blocks for all of its tokens are allocated."""
+        chunks = self._share_prompt_budget(token_budget - len(self._decoding))
+        requests = (*self._decoding.values(), *(request for request, _ in chunks))
+        rows = [self._decode_row(request) for request in self._decoding.values()]
+        rows += [self._prefill_row(request, num_tokens) for request, num_tokens in chunks]
+        return Step(
+            tuple(rows),
+            requests,
+            num_tokens=len(self._decoding) + sum(num_tokens for _, num_tokens in chunks),
+            num_context_tokens=sum(row.start for row in rows),
+        )
+
+    def computed(self, request: Request, num_tokens: int, sampled: int | None) -> None:
+        """Records what a step did for one request."""
+        request.num_computed_tokens += num_tokens
+        if sampled is not None:
+            request.token_ids.append(sampled)
+            if self._prefilling.pop(request.request_id, None):
+                self._decoding[request.request_id] = request
+                self._refused = None
+
+    def end(self, request_id: str, reason: FinishReason) -> Request | None:
+        """The only way out, for running and for waiting requests; None if it has ended already."""
+        running = self._decoding.pop(request_id, None) or self._prefilling.pop(request_id, None)
+        request = running or self.queue.remove(request_id)
+        if request is None:
+            return None
+        if running:
+            self._blocks_at_end -= self._end_blocks(running)
+            self.pool.release(running)
+            self._publish()
+        request.finish_reason = reason
+        self._refused = None
+        self.num_ended += 1
+        return request
+
+    def _share_prompt_budget(self, budget: int) -> list[tuple[Request, int]]:
+        """Prompt tokens of this step by request, first come first."""
+        left = max(budget, 0)
+        floor = max(self.pool.block_size, left // FLOOR_SHARE)
+        chunks: list[tuple[Request, int]] = []
+        num_partial = 0
+        for request in self._prefilling.values():
+            chunk = _first_share(request, floor, left, num_partial)
+            chunks.append((request, chunk))
+            left -= chunk
+            num_partial += chunk < _missing(request)
+        while left > 0 and (head := self.queue.head()):
+            chunk = _first_share(head, floor, left, num_partial)
+            is_partial = chunk < _missing(head)
+            if (is_partial and num_partial >= MAX_PARTIAL_PROMPTS) or not self._admit(head, is_partial=is_partial):
+                break
+            chunks.append((head, chunk))
+            left -= chunk
+            num_partial += is_partial
+        return self._give_rest(chunks, left)
+
+    @staticmethod
+    def _give_rest(chunks: list[tuple[Request, int]], left: int) -> list[tuple[Request, int]]:
+        shared = []
+        for request, chunk in chunks:
+            more = min(_missing(request) - chunk, left)
+            left -= more
+            if chunk + more:
+                shared.append((request, chunk + more))
+        return shared
+
+    def _admit(self, request: Request, *, is_partial: bool) -> bool:
+        """Moves the head of the queue into the running set if slots and pool allow it now and for ever."""
+        if len(self.running) >= self.slots or self._refused == (request.request_id, is_partial):
+            return False
+        blocks_at_end = self._end_blocks(request)
+        if self._blocks_at_end + blocks_at_end > self.pool.num_blocks and not self._fits(request, is_partial):
+            self._refused = (request.request_id, is_partial)
+            return False
+        self.queue.remove(request.request_id)
+        self._prefilling[request.request_id] = request
+        self._blocks_at_end += blocks_at_end
+        self._publish()
+        return True
+
+    def _fits(self, candidate: Request, is_partial: bool) -> bool:
+        """The peak formula. A candidate whose whole prompt is in this step is in lockstep from now on."""
+        decoding = [_claim(request) for request in self._decoding.values()]
+        prefilling = [_claim(request) for request in self._prefilling.values()]
+        (prefilling if is_partial else decoding).append(_claim(candidate))
+        return peak_blocks(decoding, prefilling, self.pool.block_size) <= self.pool.num_blocks
+
+    def _decode_row(self, request: Request) -> ScheduledRow:
+        start = len(request.token_ids) - 1
+        if start >= len(request.block_table) * self.pool.block_size:
+            self.pool.grow(request, start + 1)
+        return ScheduledRow(
+            request.request_id,
+            (request.token_ids[-1],),
+            start,
+            request.block_table,
+            request.sampling,
+            start + 1 - request.num_prompt_tokens,
+        )
+
+    def _prefill_row(self, request: Request, num_tokens: int) -> ScheduledRow:
+        start = request.num_computed_tokens
+        end = start + num_tokens
+        self.pool.grow(request, end)
+        return ScheduledRow(
+            request.request_id,
+            tuple(request.token_ids[start:end]),
+            start,
+            request.block_table,
+            request.sampling if end == request.num_tokens else None,
+            request.num_outputs,
+        )
+
+    def _end_blocks(self, request: Request) -> int:
+        return blocks_for(request.num_kv_tokens_at_end, self.pool.block_size)
+
+    def _publish(self) -> None:
+        self.running = (*self._decoding.values(), *self._prefilling.values())
+
+
+def _missing(request: Request) -> int:
+    return len(request.token_ids) - request.num_computed_tokens
+
+
+def _first_share(request: Request, floor: int, left: int, num_partial: int) -> int:
+    """All it misses if that completes it and everybody before is complete too; else the floor."""
+    missing = _missing(request)
+    return missing if missing <= left and not num_partial else min(missing, floor, left)
+
+
+def _claim(request: Request) -> Claim:
+    return claim_of(request.num_tokens, request.num_outputs, request.sampling.max_tokens)

@@ -1,0 +1,75 @@
+"""A runner without a model: it takes as long as a model would and samples tokens that mean nothing.
+
+Rehearses rollouts, scaling and overload without an accelerator (`--runner sim`), and stands in for a model in tests.
+It says that it is a simulation wherever it shows. Time passes through the injected `sleep` only.
+"""
+
+import logging
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidegate_engine.counters import Counters
+from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.step_fit import StepTime
+
+log = logging.getLogger(__name__)
+
+MIDSIZE_MODEL = StepTime(base_seconds=0.02, seconds_per_token=0.0002, seconds_per_context_token=1e-7)
+
+
+@dataclass(frozen=True)
+class SimSettings:
+    """The simulated engine. `answer_tokens`: the end-of-sequence token comes as the answer's token of this number."""
+
+    num_blocks: int
+    block_size: int = 16
+    vocab_size: int = 256
+    eos_token_id: int = 0
+    answer_tokens: int | None = None
+    step_time: StepTime = MIDSIZE_MODEL
+    preemptions_per_minute: float = 0.0
+
+
+class SimRunner:
+    """Implements Runner. A token depends only on its position and the token before, so no batch changes an answer."""
+
+    is_simulation = True
+
+    def __init__(
+        self, settings: SimSettings, *, counters: Counters, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self.num_blocks = settings.num_blocks
+        self.block_size = settings.block_size
+        self.vocab_size = settings.vocab_size
+        self.eos_token_ids = frozenset({settings.eos_token_id})
+        self._settings = settings
+        self._counters = counters
+        self._sleep = sleep
+        self._preemptions_due = 0.0
+        log.warning("this engine is a simulation: it holds no model and its answers mean nothing")
+
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        num_tokens = sum(len(row.token_ids) for row in batch.rows)
+        seconds = self._settings.step_time.predict(num_tokens, sum(row.start for row in batch.rows))
+        if seconds > 0:
+            self._sleep(seconds)
+        self._inject_preemptions(seconds)
+        return tuple(self._sample(row) for row in batch.rows)
+
+    def _inject_preemptions(self, seconds: float) -> None:
+        """Counted only, at an even pace while steps run: no request is disturbed."""
+        self._preemptions_due += self._settings.preemptions_per_minute * seconds / 60
+        whole = int(self._preemptions_due)
+        self._preemptions_due -= whole
+        self._counters.preemptions += whole
+
+    def _sample(self, row: ScheduledRow) -> int | None:
+        if row.sampling is None:
+            return None
+        if self._settings.answer_tokens is not None and row.num_outputs + 1 >= self._settings.answer_tokens:
+            return self._settings.eos_token_id
+        position = row.start + len(row.token_ids)
+        token = zlib.crc32(f"{row.token_ids[-1]},{position}".encode()) % self.vocab_size
+        return token if token != self._settings.eos_token_id else (token + 1) % self.vocab_size

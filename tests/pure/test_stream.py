@@ -31,10 +31,14 @@ class ByteDecoder:
 def run(
     text: str, cuts: Sequence[int], stops: tuple[str, ...], reason: FinishReason = FinishReason.LENGTH
 ) -> list[Delta]:
-    """Feeds the text's bytes in pieces that end at `cuts`; as in routes, nothing follows once the choice has finished."""
+    """Feeds the text's bytes in pieces that end at `cuts`; as in routes, nothing follows a finished choice."""
     tokens = [*text.encode(), END] if reason is FinishReason.STOP else list(text.encode())
+    return feed_all(ChoiceText(ByteDecoder(), stops), tokens, cuts, reason)
+
+
+def feed_all(choice: ChoiceText, tokens: list[int], cuts: Sequence[int], reason: FinishReason) -> list[Delta]:
     ends = sorted({min(cut, len(tokens)) for cut in cuts} | {len(tokens)})
-    choice, deltas, start = ChoiceText(ByteDecoder(), stops), [], 0
+    deltas, start = [], 0
     for end in ends:
         deltas.append(choice.feed(tokens[start:end], reason if end == len(tokens) else None))
         start = end
@@ -74,6 +78,16 @@ def test_deltas_add_up_to_the_text_before_the_first_stop_string_for_any_chunking
 
 def find_stop_in(text: str, stops: tuple[str, ...]) -> bool:
     return any(stop in text for stop in stops)
+
+
+@given(ALPHABET, st.lists(st.integers(0, 60), max_size=12), STOPS)
+def test_tokens_are_counted_up_to_the_one_that_completes_a_stop_string_for_any_chunking(text, cuts, stops):
+    num_tokens = []
+    for ends in ([], cuts):
+        choice = ChoiceText(ByteDecoder(), stops)
+        feed_all(choice, list(text.encode()), ends, FinishReason.LENGTH)
+        num_tokens.append(choice.num_tokens)
+    assert num_tokens[0] == num_tokens[1]
 
 
 @given(ALPHABET, STOPS)

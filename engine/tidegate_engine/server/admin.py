@@ -36,7 +36,6 @@ class Phase(StrEnum):
     """Where a process is in its life; the words are the reasons /readyz gives."""
 
     LOADING = "loading"
-    WARMING = "warming"
     SERVING = "serving"
     STOPPING = "stopping"
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tidegate_core.telemetry import LoadReport
+from tidegate_engine.counters import Counters
 from tidegate_engine.request import SamplingParams, TokenChunk, default_max_tokens
 from tidegate_engine.server.errors import ApiError, bad_request, unknown_model
 from tidegate_engine.server.metrics import RequestMetrics
@@ -27,6 +28,9 @@ class TokenStream(Protocol):
 
 class Engine(Protocol):
     """The asyncio side of the engine loop."""
+
+    @property
+    def counters(self) -> Counters: ...
 
     @property
     def is_draining(self) -> bool: ...

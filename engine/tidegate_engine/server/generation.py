@@ -45,7 +45,6 @@ class Generation:
         except EngineError:
             self.cancel()
             raise
-        front.metrics.prompt_tokens.inc(self._num_prompt_tokens)
 
     def cancel(self) -> None:
         for choice in self._choices:
@@ -103,7 +102,6 @@ class _Pace:
         metrics = self._front.metrics
         latency = metrics.itl_seconds if self._num_tokens else metrics.ttft_seconds
         latency.observe(now - self._last_seconds)
-        metrics.generation_tokens.inc(num_tokens)
         self._num_tokens += num_tokens
         self._last_seconds = now
 

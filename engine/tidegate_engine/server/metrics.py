@@ -5,8 +5,9 @@ report, latencies from the streams. https://prometheus.io/docs/instrumenting/exp
 """
 
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tidegate_core.telemetry import VLLM_ALIASES, VLLM_CACHE_CONFIG, VLLM_KV_USAGE, LoadReport, Metric
+from tidegate_engine.counters import Counters
 
 # vLLM's buckets, so that dashboards made for it show ours beside it.
 TTFT_BUCKETS = (
@@ -31,8 +33,6 @@ class RequestMetrics:
 
     def __init__(self, model_name: str) -> None:
         self.model_name = model_name
-        self.prompt_tokens = Counter(Metric.PROMPT_TOKENS, "Prompt tokens of accepted requests.", registry=None)
-        self.generation_tokens = Counter(Metric.GENERATION_TOKENS, "Generated tokens.", registry=None)
         self.ttft_seconds = Histogram(
             Metric.TTFT_SECONDS, "From acceptance to the first token.", buckets=TTFT_BUCKETS, registry=None
         )
@@ -41,20 +41,29 @@ class RequestMetrics:
         )
 
     def families(self) -> Iterator[Family]:
-        for metric in (self.prompt_tokens, self.generation_tokens, self.ttft_seconds, self.itl_seconds):
-            yield from metric.collect()
+        yield from self.ttft_seconds.collect()
+        yield from self.itl_seconds.collect()
+
+
+class CountingEngine(Protocol):
+    """What the collector asks."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    def load(self) -> LoadReport: ...
 
 
 class EngineCollector(Collector):
     """Asks the engine when scraped; every family goes out labelled, and again under its vLLM name if it has one."""
 
-    def __init__(self, load: Callable[[], LoadReport], requests: RequestMetrics) -> None:
-        self._load = load
+    def __init__(self, engine: CountingEngine, requests: RequestMetrics) -> None:
+        self._engine = engine
         self._requests = requests
 
     def collect(self) -> Iterator[Family]:
-        report = self._load()
-        for family in (*_engine_families(report), *self._requests.families()):
+        report = self._engine.load()
+        for family in (*_engine_families(report, self._engine.counters), *self._requests.families()):
             yield _labelled(family, family.name, {"model_name": self._requests.model_name})
             if (alias := VLLM_ALIASES.get(family.name)) is not None:
                 yield _labelled(family, alias, self._vllm_labels)
@@ -74,14 +83,14 @@ class EngineCollector(Collector):
         yield _labelled(info, VLLM_CACHE_CONFIG, {**config, **self._vllm_labels})
 
 
-def build_registry(load: Callable[[], LoadReport], requests: RequestMetrics) -> CollectorRegistry:
+def build_registry(engine: CountingEngine, requests: RequestMetrics) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(EngineCollector(load, requests))
+    registry.register(EngineCollector(engine, requests))
     ProcessCollector(registry=registry)
     return registry
 
 
-def _engine_families(report: LoadReport) -> tuple[Family, ...]:
+def _engine_families(report: LoadReport, counters: Counters) -> tuple[Family, ...]:
     return (
         _gauge(Metric.REQUESTS_RUNNING, "Requests that hold KV blocks.", report.running),
         _gauge(Metric.REQUESTS_WAITING, "Requests that wait for admission.", report.waiting),
@@ -92,6 +101,8 @@ def _engine_families(report: LoadReport) -> tuple[Family, ...]:
         _counter(Metric.REJECTS, "Requests refused for lack of capacity.", report.rejects),
         _counter(Metric.COMPLETIONS, "Requests that ran to their end.", report.completions),
         _counter(Metric.PREEMPTIONS, "Running requests that lost their KV.", report.preemptions),
+        _counter(Metric.PROMPT_TOKENS, "Prompt tokens computed.", counters.prompt_tokens),
+        _counter(Metric.GENERATION_TOKENS, "Tokens generated.", counters.generation_tokens),
     )
 
 

@@ -1,0 +1,21 @@
+"""`python -m tidegate_engine MODEL [flags]`: an engine process without the CLI, for tests and development."""
+
+import sys
+
+from tidegate_core.errors import BadLaunch
+from tidegate_core.launch import EngineLaunch, ExitCode
+
+
+def main(args: list[str]) -> int:
+    try:
+        launch = EngineLaunch.from_args(args)
+    except BadLaunch as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.BAD_ARGUMENTS
+    from tidegate_engine.serve import serve
+
+    return serve(launch)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

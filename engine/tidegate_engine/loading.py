@@ -1,0 +1,119 @@
+"""From a launch contract to the parts of an engine: runner, tokenizer, and what they allocated. serve.py calls it.
+
+Everything slow at start-up happens here, in the calling thread. Errors say which file is at fault; exits.py turns them into exit codes.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate_checkpoint.errors import MissingCheckpoint
+from tidegate_checkpoint.shape import read_shape
+from tidegate_core.errors import BadLaunch
+from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_core.shape import ModelShape
+from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, plan_blocks
+from tidegate_core.telemetry import EngineSizing
+from tidegate_engine.byte_codec import ByteCodec
+from tidegate_engine.counters import Counters
+from tidegate_engine.exits import DoesNotFit
+from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.runner import Runner
+from tidegate_engine.server.front import ServedModel, TextCodec
+from tidegate_engine.sim import SimRunner, SimSettings
+
+# A simulated pool where neither the model's shape nor the KV memory is known.
+SIM_CONTEXT = 8192
+SIM_SLOTS = 16
+SIM_KV_BYTES = 8 * 2**30
+SIM_VOCAB_SIZE = 256
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What serve.py puts together."""
+
+    runner: Runner
+    codec: TextCodec
+    sizing: EngineSizing
+    model: ServedModel
+    counters: Counters
+
+
+def load_parts(launch: EngineLaunch) -> EngineParts:
+    """Raises CheckpointError, BadLaunch or DoesNotFit."""
+    template = read_template(launch)
+    return simulated_parts(launch, template)
+
+
+def read_template(launch: EngineLaunch) -> str | None:
+    """The chat template the launch names. Raises BadLaunch if it cannot be read."""
+    if launch.chat_template is None:
+        return None
+    try:
+        return Path(launch.chat_template).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadLaunch(f"--chat-template {launch.chat_template} cannot be read: {error}") from error
+
+
+def served_model(launch: EngineLaunch, context: int) -> ServedModel:
+    return ServedModel(
+        names=launch.served_name or (Path(launch.model).name.removesuffix(".gguf"),),
+        context=context,
+        output_tokens=launch.output_tokens,
+        created=int(time.time()),
+        runner=launch.runner,
+        is_simulation=launch.runner is RunnerKind.SIM,
+    )
+
+
+def simulated_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
+    """No weights are read, but a model that is there gives its tokenizer and the size of its KV cache."""
+    counters = Counters()
+    plan = simulated_plan(launch, simulated_shape(launch))
+    codec = ByteCodec(SIM_VOCAB_SIZE)
+    settings = SimSettings(
+        num_blocks=plan.num_blocks,
+        block_size=BLOCK_SIZE,
+        vocab_size=codec.vocab_size,
+        answer_tokens=launch.output_tokens,
+        preemptions_per_minute=launch.sim_preemptions_per_minute,
+    )
+    sizing = EngineSizing(
+        context=plan.context,
+        slots=plan.slots,
+        kv_blocks_total=plan.num_blocks,
+        block_size=BLOCK_SIZE,
+        kv_bytes=plan.pool_bytes,
+        weight_bytes=0,
+        resident_bytes=private_bytes(),
+    )
+    runner = SimRunner(settings, counters=counters)
+    return EngineParts(runner, codec, sizing, served_model(launch, plan.context), counters)
+
+
+def simulated_shape(launch: EngineLaunch) -> ModelShape | None:
+    """None where no model lies: a rehearsal needs none. A model that is broken is an error all the same."""
+    try:
+        return read_shape(Path(launch.model))
+    except MissingCheckpoint:
+        return None
+
+
+def simulated_plan(launch: EngineLaunch, shape: ModelShape | None) -> BlockPlan:
+    """Raises DoesNotFit."""
+    if shape is None:
+        context, slots = launch.context or SIM_CONTEXT, launch.slots or SIM_SLOTS
+        return BlockPlan(slots * -(-context // BLOCK_SIZE), block_bytes=0, context=context, slots=slots)
+    kv_bytes = launch.kv_memory or SIM_KV_BYTES
+    demand = Demand(
+        context_max=launch.context,
+        context_min=BLOCK_SIZE,
+        prompt_tokens=launch.prompt_tokens,
+        output_tokens=launch.output_tokens,
+        max_slots=launch.slots,
+    )
+    plan = plan_blocks(shape, Target(launch.device, kv_bytes), demand, kv_bytes)
+    if plan.slots == 0:
+        raise DoesNotFit(f"{kv_bytes} bytes of KV cache hold no sequence of {launch.model}; raise --kv-memory")
+    return plan

@@ -1,0 +1,14 @@
+"""Private memory of this process, to compare with what sizing predicted. Linux only, like the containers it runs in.
+
+https://docs.kernel.org/filesystems/proc.html (RssAnon: resident anonymous memory, without mapped files).
+"""
+
+import re
+from pathlib import Path
+
+
+def private_bytes(status: str | None = None) -> int:
+    """RssAnon of /proc/self/status; 0 where the kernel does not tell."""
+    text = Path("/proc/self/status").read_text(encoding="ascii") if status is None else status
+    found = re.search(r"^RssAnon:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0

@@ -1,0 +1,184 @@
+"""Composition root of an engine process: `serve(launch)` builds every part, runs it until told to stop, tells the exit.
+
+    listening --model loaded, warm--> ready --SIGTERM--> lame duck --> draining --idle or grace over--> stopped
+       |                                                 answers,      503 for new,     the rest ends in
+       +--SIGTERM or failure--> stopped                  not ready     others finish    an error event
+
+The admin port answers from the first moment; the API port refuses connections until the model is warm.
+"""
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode
+from tidegate_engine.exits import EngineStuck, exit_of, write_termination_message
+from tidegate_engine.lifecycle import StopSignals, log_event
+from tidegate_engine.loading import EngineParts, load_parts
+from tidegate_engine.loop import EngineLoop, LoopSettings
+from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
+from tidegate_engine.server.app import create_app
+from tidegate_engine.server.front import Front
+from tidegate_engine.server.listening import HttpServer, bind, port_of
+from tidegate_engine.server.metrics import RequestMetrics, build_registry
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+# New requests are still answered for a moment after SIGTERM, while Services and gateways learn that we are not ready.
+LAME_DUCK_SECONDS = 3.0
+LAME_DUCK_SHARE = 0.1  # of the grace, where that is short
+WATCH_SECONDS = 0.1
+TOKENIZER_THREADS = 2
+
+
+def serve(launch: EngineLaunch, termination_path: Path = Path(TERMINATION_MESSAGE_PATH)) -> int:
+    """Runs one engine process to its end; the exit code says why it ended. Blocks; installs signal handlers."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(EngineProcess(launch).run())
+    except Exception as error:
+        ended = exit_of(error)
+        if ended.code is ExitCode.INTERNAL:
+            logger.critical("the engine process failed", exc_info=error)
+        log_event("failed", exitCode=ended.code, **(ended.message.model_dump() if ended.message else {}))
+        if ended.message is not None:
+            write_termination_message(ended.message, termination_path)
+        if isinstance(error, EngineStuck):
+            _abandon(ended.code)
+        return ended.code
+    return ExitCode.OK
+
+
+@dataclass
+class EngineProcess:
+    """One process's life. run() returns after an orderly stop and raises why there was none."""
+
+    launch: EngineLaunch
+    state: ProcessState = field(default_factory=ProcessState)
+    signals: StopSignals = field(default_factory=StopSignals)
+    started_seconds: float = field(default_factory=time.monotonic)
+
+    async def run(self) -> None:
+        launch = self.launch
+        self.signals.install()
+        admin_socket, api_socket = bind(launch.host, launch.admin_port), bind(launch.host, launch.port)
+        admin = HttpServer(create_admin_app(self.state, launch.drain_token_sha256), admin_socket)
+        admin.start()
+        log_event(
+            "listening",
+            port=port_of(api_socket),
+            adminPort=port_of(admin_socket),
+            model=launch.model,
+            runner=launch.runner,
+        )
+        parts = await _unless(self.signals.requested, in_daemon_thread(lambda: load_parts(launch)))
+        if parts is None:
+            log_event("stopped", reason="stopped while loading")
+            _abandon(ExitCode.OK)
+        try:
+            await self._serve_parts(parts, api_socket)
+        finally:
+            await admin.stop()
+        log_event("stopped", seconds=self._age())
+
+    async def _serve_parts(self, parts: EngineParts, api_socket: socket.socket) -> None:
+        engine = EngineLoop(
+            runner=parts.runner, sizing=parts.sizing, settings=loop_settings(self.launch), counters=parts.counters
+        )
+        engine.start()
+        with ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer") as executor:
+            metrics = RequestMetrics(parts.model.names[0])
+            front = Front(engine, parts.codec, parts.model, metrics, executor, time.monotonic, time.time)
+            self.state.registry = build_registry(engine, metrics)
+            self.state.engine = engine
+            api = HttpServer(create_app(front, self.state.registry), api_socket)
+            api.start()
+            self.state.phase = Phase.SERVING
+            log_event("ready", seconds=self._age(), models=parts.model.names, **parts.sizing.model_dump(by_alias=True))
+            await self._until_stop(engine)
+            await self._drain(engine)
+            await engine.stop()
+            await api.stop()
+
+    async def _until_stop(self, engine: EngineLoop) -> None:
+        """Raises EngineStuck if the loop has stopped making progress: only a new process helps."""
+        while not self.signals.requested.is_set():
+            if not self.state.is_alive():
+                raise EngineStuck(
+                    f"the engine made no step for {STUCK_AFTER_SECONDS:.0f} s or failed for good; its log says why"
+                )
+            await _wait(self.signals.requested, 1.0)
+        log_event("stopping", load=engine.load().model_dump(by_alias=True))
+
+    async def _drain(self, engine: EngineLoop) -> None:
+        end = time.monotonic() + self.launch.drain_seconds
+        self.state.phase = Phase.STOPPING
+        if not engine.is_draining:
+            await _wait(self.signals.insisted, min(LAME_DUCK_SECONDS, LAME_DUCK_SHARE * self.launch.drain_seconds))
+            engine.drain()
+        while not engine.is_idle and time.monotonic() < end and not self.signals.insisted.is_set():
+            await _wait(self.signals.insisted, WATCH_SECONDS)
+        left = engine.load()
+        log_event("drained", unfinished=left.running + left.waiting, seconds=self._age())
+
+    def _age(self) -> float:
+        return round(time.monotonic() - self.started_seconds, 3)
+
+
+def loop_settings(launch: EngineLaunch) -> LoopSettings:
+    return LoopSettings(
+        max_queue=launch.max_queue,
+        max_wait_seconds=launch.max_wait_seconds,
+        prompt_tokens=launch.prompt_tokens,
+        output_tokens=launch.output_tokens,
+        itl_seconds=launch.itl_ms / 1000,
+    )
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Like asyncio.to_thread, in a thread that does not keep the process alive: loading cannot be interrupted."""
+    outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - handed to the event loop, which raises it
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await asyncio.wrap_future(outcome)
+
+
+async def _unless(event: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """The result of `work`, or None as soon as the event is set."""
+    working = asyncio.ensure_future(work)
+    interrupted = asyncio.create_task(event.wait())
+    await asyncio.wait((working, interrupted), return_when=asyncio.FIRST_COMPLETED)
+    interrupted.cancel()
+    return working.result() if working.done() else None
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event is set, at most so long."""
+    try:
+        await asyncio.wait_for(event.wait(), seconds)
+    except TimeoutError:
+        return
+
+
+def _abandon(code: ExitCode) -> NoReturn:
+    """Ends the process although a thread is busy or stuck: an orderly exit would wait for it, perhaps for ever."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,73 @@
+"""HTTP servers inside our own asyncio loop: sockets are bound first (port 0 can be told), signals left to serve.py."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from tidegate_engine.exits import BindFailed
+
+KEEP_ALIVE_SECONDS = 75  # longer than usual client pools keep a connection, so that they close it and never race us
+GRACEFUL_CLOSE_SECONDS = 5
+LISTEN_BACKLOG = 2048
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: clients are refused until its server starts. Raises BindFailed."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        raise BindFailed(f"cannot listen on {host} port {port}: {error.strerror}; choose another port") from error
+    return bound
+
+
+def port_of(bound: socket.socket) -> int:
+    port = bound.getsockname()[1]
+    assert isinstance(port, int)
+    return port
+
+
+class HttpServer:
+    """One app on one socket, as a task of the running loop."""
+
+    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
+        self._bound = bound
+        self._server = _QuietServer(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                backlog=LISTEN_BACKLOG,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=GRACEFUL_CLOSE_SECONDS,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
+
+    async def stop(self) -> None:
+        """Idle connections close at once, answers in progress get a few seconds to be written."""
+        assert self._task is not None, "started before it is stopped"
+        self._server.should_exit = True
+        await self._task
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn installs its own signal handlers around serve(); ours decide how a process ends."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

@@ -1,0 +1,261 @@
+"""The OpenAI app over the real engine loop and the simulated runner, in this process and without sockets."""
+
+import json
+
+import httpx
+import pytest
+
+from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
+from tidegate_engine.request import SamplingParams
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def chat(**fields) -> dict:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, **fields}
+
+
+def events_of(response: httpx.Response) -> list:
+    """Documents of a stream; [DONE] must be the last event and stays as text."""
+    blocks = response.text.split("\n\n")
+    assert blocks.pop() == ""
+    assert all(block.startswith("data: ") for block in blocks)
+    *documents, done = [block.removeprefix("data: ") for block in blocks]
+    assert done == "[DONE]"
+    return [json.loads(document) for document in documents]
+
+
+async def test_a_chat_answer_has_openais_shape():
+    async with running_app() as served:
+        response = await served.client.post("/v1/chat/completions", json=chat())
+    body = response.json()
+    assert response.status_code == 200
+    assert body["object"] == "chat.completion"
+    assert body["model"] == MODEL
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert len(choice["message"]["content"]) == 5
+    assert choice["finish_reason"] == "length"
+    num_prompt = len("user: hello\n")
+    assert body["usage"] == {"prompt_tokens": num_prompt, "completion_tokens": 5, "total_tokens": num_prompt + 5}
+
+
+async def test_a_chat_stream_sends_role_text_reason_usage_and_done():
+    async with running_app() as served:
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        whole = await served.client.post("/v1/chat/completions", json=chat())
+        response = await served.client.post("/v1/chat/completions", json=chat(**options))
+    assert response.headers["content-type"].startswith("text/event-stream")
+    first, *middle, last = events_of(response)
+    assert first["choices"] == [
+        {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+    ]
+    assert [chunk["choices"][0]["finish_reason"] for chunk in middle] == [None] * (len(middle) - 1) + ["length"]
+    text = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in middle)
+    assert text == whole.json()["choices"][0]["message"]["content"]
+    assert all(chunk["usage"] is None for chunk in (first, *middle))
+    assert last["choices"] == []
+    assert last["usage"] == whole.json()["usage"]
+    assert len({chunk["id"] for chunk in (first, *middle, last)}) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_options": {}}, {"stream_options": {"include_usage": False}}])
+async def test_usage_is_not_streamed_unless_asked_for(options):
+    async with running_app() as served:
+        response = await served.client.post("/v1/chat/completions", json=chat(stream=True, **options))
+    assert all("usage" not in chunk and chunk["choices"] for chunk in events_of(response))
+
+
+async def test_continuous_usage_counts_up_in_every_chunk():
+    async with running_app() as served:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        response = await served.client.post("/v1/chat/completions", json=chat(stream=True, stream_options=options))
+    counts = [chunk["usage"]["completion_tokens"] for chunk in events_of(response) if chunk["usage"]]
+    assert counts == sorted(counts)
+    assert counts[-1] == 5
+
+
+@pytest.mark.parametrize(
+    ("prompt", "num_prompt_tokens", "num_choices"),
+    [("abc", 3, 1), ([1, 2, 3, 4], 4, 1), (["ab", "cde"], 5, 2), ([[1, 2], [3]], 3, 2)],
+    ids=["text", "token ids", "texts", "lists of token ids"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_every_form_of_prompt_is_completed_in_order(prompt, num_prompt_tokens, num_choices, stream):
+    request = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "stream": stream}
+    if stream:
+        request["stream_options"] = {"include_usage": True}
+    async with running_app() as served:
+        response = await served.client.post("/v1/completions", json=request)
+    if stream:
+        *chunks, last = events_of(response)
+        texts = dict.fromkeys(range(num_choices), "")
+        for chunk in chunks:
+            texts[chunk["choices"][0]["index"]] += chunk["choices"][0]["text"]
+        usage = last["usage"]
+    else:
+        body = response.json()
+        assert body["object"] == "text_completion"
+        texts = {choice["index"]: choice["text"] for choice in body["choices"]}
+        usage = body["usage"]
+    assert {index: len(text) for index, text in texts.items()} == dict.fromkeys(range(num_choices), 3)
+    assert usage["prompt_tokens"] == num_prompt_tokens
+    assert usage["completion_tokens"] == 3 * num_choices
+
+
+async def test_a_stop_string_ends_the_text_before_it_and_frees_the_rest():
+    request = {"model": MODEL, "prompt": "x", "max_tokens": 100, "ignore_eos": True}
+    async with running_app() as served:
+        full = (await served.client.post("/v1/completions", json=request)).json()["choices"][0]["text"]
+        stop = full[10:13]
+        response = await served.client.post("/v1/completions", json={**request, "stop": [stop]})
+        choice = response.json()["choices"][0]
+        assert choice["text"] == full[: full.index(stop)]
+        assert choice["finish_reason"] == "stop"
+        assert response.json()["usage"]["completion_tokens"] == full.index(stop) + len(stop)
+        await served.eventually_idle()
+
+
+async def test_the_end_of_the_answer_is_kept_unless_eos_is_ignored():
+    request = {"model": MODEL, "prompt": "x", "max_tokens": 20}
+    async with running_app(answer_tokens=5) as served:
+        ended = (await served.client.post("/v1/completions", json=request)).json()
+        forced = (await served.client.post("/v1/completions", json={**request, "ignore_eos": True})).json()
+    assert ended["choices"][0]["finish_reason"] == "stop"
+    assert len(ended["choices"][0]["text"]) == 4  # the fifth token is the end itself
+    assert ended["usage"]["completion_tokens"] == 5
+    assert forced["choices"][0]["finish_reason"] == "length"
+    assert forced["usage"]["completion_tokens"] == 20
+
+
+async def test_a_clients_own_stop_token_ends_the_answer():
+    request = {"model": MODEL, "prompt": [7], "max_tokens": 20}
+    async with running_app() as served:
+        tokens = await generated_tokens(served, request)
+        response = await served.client.post("/v1/completions", json={**request, "stop_token_ids": [tokens[3]]})
+    assert response.json()["choices"][0]["finish_reason"] == "stop"
+    assert response.json()["usage"]["completion_tokens"] == tokens.index(tokens[3]) + 1
+
+
+async def generated_tokens(served: ServedApp, request: dict) -> list[int]:
+    """Straight from the engine: the simulated runner gives the same tokens again."""
+    stream = served.engine.submit("direct", request["prompt"], SamplingParams(max_tokens=request["max_tokens"]))
+    return [token_id async for chunk in stream for token_id in chunk.token_ids]
+
+
+async def test_max_tokens_is_cut_to_the_room_that_is_left():
+    prompt = [1] * (CONTEXT - 4)
+    async with running_app() as served:
+        request = {"model": MODEL, "prompt": prompt, "max_tokens": 1000, "ignore_eos": True}
+        body = (await served.client.post("/v1/completions", json=request)).json()
+    assert body["usage"]["completion_tokens"] == 4
+    assert body["choices"][0]["finish_reason"] == "length"
+
+
+async def test_max_completion_tokens_is_openais_newer_name():
+    async with running_app() as served:
+        body = (await served.client.post("/v1/chat/completions", json=chat(max_completion_tokens=2))).json()
+    assert body["usage"]["completion_tokens"] == 2
+
+
+async def test_content_parts_and_echoed_assistant_messages_are_understood():
+    messages = [
+        {"role": "developer", "content": [{"type": "text", "text": "be"}, {"type": "text", "text": " brief"}]},
+        {"role": "assistant", "content": "ok", "tool_calls": None, "refusal": None, "annotations": [], "audio": None},
+        {"role": "user", "content": "go", "name": "ann"},
+    ]
+    async with running_app() as served:
+        response = await served.client.post("/tokenize", json={"messages": messages})
+        text = (await served.client.post("/detokenize", json={"tokens": response.json()["tokens"]})).json()["prompt"]
+    assert text == "system: be brief\nassistant: ok\nuser: go\n"
+    assert response.json()["count"] == len(text)
+    assert response.json()["max_model_len"] == CONTEXT
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"user": "ann", "metadata": {"team": "a"}, "store": False, "service_tier": "auto", "safety_identifier": "x"},
+        {"n": 1, "logprobs": False, "tools": [], "tool_choice": "auto", "response_format": {"type": "text"}},
+        {"presence_penalty": 0, "frequency_penalty": 0.0, "repetition_penalty": 1.0, "min_p": 0, "logit_bias": {}},
+        {"stop": None, "seed": None, "top_p": 1, "top_k": -1, "temperature": 0},
+    ],
+)
+async def test_fields_that_change_nothing_are_accepted(fields):
+    async with running_app() as served:
+        response = await served.client.post("/v1/chat/completions", json=chat(**fields))
+    assert response.status_code == 200, response.text
+
+
+async def test_models_say_that_answers_are_simulated():
+    async with running_app() as served:
+        listed = (await served.client.get("/v1/models")).json()
+        one = await served.client.get(f"/v1/models/{MODEL}")
+        other = await served.client.get("/v1/models/nobody/knows")
+    assert listed["object"] == "list"
+    assert [card["id"] for card in listed["data"]] == [MODEL, "alias/of-it"]
+    assert listed["data"][0]["x_tidegate"] == {"runner": "sim", "simulation": True}
+    assert listed["data"][0]["max_model_len"] == CONTEXT
+    assert one.json() == listed["data"][0]
+    assert other.status_code == 404
+
+
+async def test_connections_are_closed_while_requests_wait_and_kept_otherwise():
+    async with running_app(slots=1) as served:
+        assert "connection" not in (await served.client.get("/v1/models")).headers
+        with served.gate.closed():
+            running = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2})
+            await served.eventually(lambda: served.load().running == 1)
+            waiting = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2})
+            await served.eventually(lambda: served.load().waiting == 1)
+            assert (await served.client.get("/v1/models")).headers["connection"] == "close"
+        assert (await running).status_code == (await waiting).status_code == 200
+        served.engine.drain()
+        assert (await served.client.get("/v1/models")).headers["connection"] == "close"
+
+
+async def test_a_stream_that_waits_sends_comments_so_that_proxies_do_not_cut_it():
+    async with running_app(ping_seconds=0.01) as served:
+        with served.gate.closed():
+            request = {"model": MODEL, "prompt": "x", "max_tokens": 2, "stream": True}
+            running = served.background("/v1/completions", request)
+            await served.eventually(lambda: served.num_body_parts(": ping\n\n") >= 2)
+        response = await running
+    assert events_of_without_pings(response)[-1]["choices"][0]["finish_reason"] == "length"
+
+
+def events_of_without_pings(response: httpx.Response) -> list:
+    text = response.text.replace(": ping\n\n", "")
+    return events_of(httpx.Response(200, text=text))
+
+
+async def test_a_failed_step_ends_the_stream_with_an_error_event_and_done():
+    request = {"model": MODEL, "prompt": [POISON]}
+    async with running_app() as served:
+        response = await served.client.post("/v1/completions", json={**request, "stream": True})
+        whole = await served.client.post("/v1/completions", json=request)
+        after = await served.client.post("/v1/chat/completions", json=chat())
+    assert response.status_code == 200
+    assert events_of(response)[-1]["error"]["type"] == "server_error"
+    assert whole.status_code == 500
+    assert whole.json()["error"]["code"] == "internal_error"
+    assert after.status_code == 200
+
+
+async def test_metrics_count_under_our_names_and_vllms():
+    async with running_app() as served:
+        await served.client.post("/v1/completions", json={"model": MODEL, "prompt": "four", "max_tokens": 5})
+        text = (await served.client.get("/metrics")).text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    ours, theirs = f'{{model_name="{MODEL}"}}', f'{{engine="0",model_name="{MODEL}"}}'
+    assert lines[f"tidegate_prompt_tokens_total{ours}"] == lines[f"vllm:prompt_tokens_total{theirs}"] == "4.0"
+    assert lines[f"tidegate_generation_tokens_total{ours}"] == lines[f"vllm:generation_tokens_total{theirs}"] == "5.0"
+    assert lines[f"vllm:time_to_first_token_seconds_count{theirs}"] == "1.0"
+    assert lines[f"tidegate_requests_completed_total{ours}"] == "1.0"
+    assert lines[f"vllm:num_requests_waiting{theirs}"] == lines[f"vllm:kv_cache_usage_perc{theirs}"] == "0.0"
+    assert f'vllm:cache_config_info{{block_size="16",engine="0",model_name="{MODEL}",num_gpu_blocks=' in text

@@ -1,0 +1,132 @@
+"""The OpenAI app in the test's own event loop: real engine loop, simulated runner, a gate that holds or fails steps."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from tidegate_core.telemetry import EngineSizing, LoadReport
+from tidegate_engine.byte_codec import ByteCodec
+from tidegate_engine.counters import Counters
+from tidegate_engine.loop import EngineLoop, LoopSettings
+from tidegate_engine.runner import StepBatch
+from tidegate_engine.server.app import create_app
+from tidegate_engine.server.front import Front, ServedModel
+from tidegate_engine.server.metrics import RequestMetrics, build_registry
+from tidegate_engine.sim import SimRunner, SimSettings
+from tidegate_engine.step_fit import StepTime
+from waiting import eventually_async
+
+MODEL = "tide"
+CONTEXT = 256
+BLOCK_SIZE = 16
+POISON = 255  # no UTF-8 text has this byte, and the tests' prompts have it only on purpose
+
+
+class Gate:
+    """A runner's door: while it is closed no step ends, and a row with the poisonous token raises."""
+
+    def __init__(self, runner: SimRunner) -> None:
+        self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
+        self.eos_token_ids, self.vocab_size = runner.eos_token_ids, runner.vocab_size
+        self._runner = runner
+        self._open = threading.Event()
+        self._open.set()
+
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        self._open.wait()
+        if any(POISON in row.token_ids for row in batch.rows):
+            raise RuntimeError("injected: this prompt makes the runner raise")
+        return self._runner.run(batch)
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        self._open.clear()
+        try:
+            yield
+        finally:
+            self._open.set()
+
+
+@dataclass
+class ServedApp:
+    client: httpx.AsyncClient
+    engine: EngineLoop
+    front: Front
+    gate: Gate
+    body_parts: list[str] = field(default_factory=list)
+
+    def load(self) -> LoadReport:
+        return self.engine.load()
+
+    def background(self, path: str, body: dict) -> asyncio.Task[httpx.Response]:
+        return asyncio.create_task(self.client.post(path, json=body))
+
+    def num_body_parts(self, part: str) -> int:
+        return self.body_parts.count(part)
+
+    async def eventually(self, predicate: Callable[[], bool | Awaitable[bool]]) -> None:
+        await eventually_async(predicate, timeout_seconds=10)
+
+    async def eventually_idle(self) -> None:
+        """Nothing runs or waits and no KV block is held."""
+        await self.eventually(lambda: self.engine.is_idle and self.load().kv_blocks_used == 0)
+
+
+@asynccontextmanager
+async def running_app(
+    *, slots: int = 8, max_queue: int = 64, ping_seconds: float = 15.0, answer_tokens: int | None = None
+) -> AsyncIterator[ServedApp]:
+    counters = Counters()
+    num_blocks = 8 * CONTEXT // BLOCK_SIZE
+    settings = SimSettings(num_blocks=num_blocks, answer_tokens=answer_tokens, step_time=StepTime(0, 0, 0))
+    gate = Gate(SimRunner(settings, counters=counters))
+    engine = EngineLoop(
+        runner=gate,
+        sizing=sizing(gate, slots),
+        settings=LoopSettings(max_queue=max_queue, prompt_tokens=16, output_tokens=16),
+        counters=counters,
+    )
+    engine.start()
+    metrics = RequestMetrics(MODEL)
+    model = ServedModel((MODEL, "alias/of-it"), CONTEXT, output_tokens=16, created=1, runner="sim", is_simulation=True)
+    with ThreadPoolExecutor(1) as executor:
+        codec = ByteCodec(gate.vocab_size)
+        front = Front(engine, codec, model, metrics, executor, time.monotonic, time.time, ping_seconds)
+        app = create_app(front, build_registry(engine, metrics))
+        parts: list[str] = []
+        transport = httpx.ASGITransport(recording(app, parts), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:
+            yield ServedApp(client, engine, front, gate, parts)
+        await engine.stop()
+
+
+def sizing(runner: Gate, slots: int) -> EngineSizing:
+    return EngineSizing(
+        context=CONTEXT,
+        slots=slots,
+        kv_blocks_total=runner.num_blocks,
+        block_size=runner.block_size,
+        kv_bytes=0,
+        weight_bytes=0,
+        resident_bytes=0,
+    )
+
+
+def recording(app, parts: list[str]):
+    """The app, with each part of a body noted as it is sent: the transport shows a body only when it is complete."""
+
+    async def recorded(scope, receive, send) -> None:
+        async def noted(message) -> None:
+            if message["type"] == "http.response.body":
+                parts.append(message["body"].decode())
+            await send(message)
+
+        await app(scope, receive, noted)
+
+    return recorded

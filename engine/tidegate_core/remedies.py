@@ -29,12 +29,17 @@ def remedies_for(fit: Fit, case: Case) -> tuple[Remedy, ...]:
     if fit.fits and fit.context == fit.context_wanted:
         return ()
     if fit.binding_constraint is Constraint.MODEL_CONTEXT:
-        limit = wanted_context(case.shape, case.demand)
-        within = replace(case, demand=replace(case.demand, context_min=limit))
-        attempts = iter([(RemedyKind.SMALLER_CONTEXT, f"context.min of at most {limit:,}", within)])
-    else:
-        attempts = _attempts(fit, case)
-    return tuple(_priced(fit, attempts))
+        return _within_the_model(case)
+    return tuple(_priced(fit, _attempts(fit, case)))
+
+
+def _within_the_model(case: Case) -> tuple[Remedy, ...]:
+    """No device makes a model's context longer; within it, the device may still be too small."""
+    limit = wanted_context(case.shape, case.demand)
+    within = replace(case, demand=replace(case.demand, context_min=limit))
+    fit = estimate(within)
+    first = Remedy(RemedyKind.SMALLER_CONTEXT, f"context.min of at most {limit:,}", limit, fit.slots)
+    return (first, *remedies_for(fit, within))
 
 
 def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:

@@ -49,7 +49,7 @@ def test_a_mig_slice_has_its_share_of_memory_and_bandwidth() -> None:
 
 
 def test_a_time_sliced_gpu_is_refused_since_no_label_tells_its_memory() -> None:
-    with pytest.raises(UnknownAccelerator, match="time-slicing.*accelerator.memory"):
+    with pytest.raises(UnknownAccelerator, match=r"time-slicing.*accelerator\.memory"):
         find_accelerator("NVIDIA-A100-SXM4-80GB-SHARED")
 
 

@@ -18,29 +18,29 @@ from tidegate_core.launch import (
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
 positive = st.integers(1, 2**60)
 seconds = st.floats(0.001, 1e6)
-fields = dict(
-    model=texts.filter(lambda text: text and not text.startswith("-")),
-    device=st.sampled_from(Device),
-    runner=st.sampled_from(RunnerKind),
-    host=texts,
-    port=st.integers(0, 65535),
-    admin_port=st.integers(0, 65535),
-    context=st.none() | st.integers(16, 2**24),
-    slots=st.none() | positive,
-    kv_memory=st.none() | positive,
-    attention=st.sampled_from(AttentionKind),
-    max_queue=st.integers(0, 10**6),
-    max_wait_seconds=seconds,
-    prompt_tokens=positive,
-    output_tokens=positive,
-    itl_ms=seconds,
-    served_name=st.lists(texts, max_size=3).map(tuple),
-    chat_template=st.none() | texts,
-    drain_seconds=st.floats(0, 1e6),
-    drain_token_sha256=st.lists(texts, max_size=3).map(tuple),
-    threads=st.none() | positive,
-    sim_preemptions_per_minute=st.floats(0, 1e6),
-)
+fields = {
+    "model": texts.filter(lambda text: text and not text.startswith("-")),
+    "device": st.sampled_from(Device),
+    "runner": st.sampled_from(RunnerKind),
+    "host": texts,
+    "port": st.integers(0, 65535),
+    "admin_port": st.integers(0, 65535),
+    "context": st.none() | st.integers(16, 2**24),
+    "slots": st.none() | positive,
+    "kv_memory": st.none() | positive,
+    "attention": st.sampled_from(AttentionKind),
+    "max_queue": st.integers(0, 10**6),
+    "max_wait_seconds": seconds,
+    "prompt_tokens": positive,
+    "output_tokens": positive,
+    "itl_ms": seconds,
+    "served_name": st.lists(texts, max_size=3).map(tuple),
+    "chat_template": st.none() | texts,
+    "drain_seconds": st.floats(0, 1e6),
+    "drain_token_sha256": st.lists(texts, max_size=3).map(tuple),
+    "threads": st.none() | positive,
+    "sim_preemptions_per_minute": st.floats(0, 1e6),
+}
 launches = st.builds(EngineLaunch, **{name: fields[name] for name in EngineLaunch.model_fields})  # all: a new one too
 
 

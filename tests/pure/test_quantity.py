@@ -39,7 +39,9 @@ def test_fractions_of_a_byte_are_rounded_up() -> None:
     assert parse_bytes("1.0000001Gi") == 2**30 + 108
 
 
-@pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "1GB", "1 Gi", "1gi", "1Ki2", "0x10", "1e100", "nan", "٣Gi", "1..5"])
+@pytest.mark.parametrize(
+    "text", ["", "Gi", "-1Gi", "1GB", "1 Gi", "1gi", "1Ki2", "0x10", "1e100", "nan", "٣Gi", "1..5"]
+)
 def test_what_is_not_a_quantity_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(BadQuantity, match="such as 80Gi"):
         parse_quantity(text)

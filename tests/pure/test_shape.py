@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from shapes import full_layers, shape_of, window_layers
 
+from shapes import full_layers, shape_of, window_layers
 from tidegate_core.errors import UnsupportedShape
 from tidegate_core.shape import (
     MAX_JSON_BYTES,

@@ -1,0 +1,221 @@
+"""`tidegate plan` from a config.json alone: exit codes, JSON keys, the table, manifests."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import config_directory
+from tidegate_cli.__main__ import main
+
+KEYS = {
+    "weightBytes",
+    "kvBytesPerToken",
+    "kvFixedBytesPerSequence",
+    "perGpu",
+    "kvBlocks",
+    "context",
+    "slots",
+    "tensorParallel",
+    "residentBytes",
+    "fits",
+    "bindingConstraint",
+    "remedies",
+}
+POOL = """
+apiVersion: tidegate.dev/v1alpha1
+kind: InferencePool
+metadata: {name: chat}
+spec:
+  model: {uri: pvc://models/qwen3-8b}
+  context: {max: 8192, min: 4096}
+  traffic: {promptTokens: 500, outputTokens: 100}
+  accelerator: {memory: 80Gi}
+"""
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(config_directory(tmp_path / "qwen3-8b"))
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Path:
+    (tmp_path / "pool.yaml").write_text(POOL)
+    return tmp_path / "pool.yaml"
+
+
+def planned(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict]:
+    code = main(["plan", *argv, "-o", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str]:
+    code = main(["plan", *argv])
+    written = capsys.readouterr()
+    assert written.out == ""
+    return code, written.err
+
+
+def test_json_has_the_documented_keys_and_golden_values(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, fit = planned(capsys, "--model", model, "--gpu", "H100", "--context", "8192")
+    assert code == 0
+    assert set(fit) == KEYS
+    assert set(fit["perGpu"]) == {"weightBytes", "kvBytesPerToken"}
+    assert fit["kvBytesPerToken"] == fit["perGpu"]["kvBytesPerToken"] == 147_456
+    assert fit["weightBytes"] == 2 * 8_190_735_360
+    assert (fit["fits"], fit["context"], fit["tensorParallel"], fit["remedies"]) == (True, 8192, 1, [])
+    assert fit["slots"] == int(fit["kvBlocks"] * 16 * 0.95 / 1200)
+
+
+def test_what_does_not_fit_exits_with_4_and_names_remedies(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, fit = planned(capsys, "--model", model, "--gpu-memory", "12Gi")
+    assert code == 4
+    assert (fit["fits"], fit["slots"], fit["bindingConstraint"]) == (False, 0, "weights")
+    assert fit["remedies"]
+    assert set(fit["remedies"][0]) == {"kind", "description", "context", "slots"}
+
+
+def test_the_table_shows_every_term_and_the_answer(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", model, "--gpu", "L4", "--users", "20"]) == 0
+    table = capsys.readouterr().out
+    for words in (
+        "device memory",
+        "- weights",
+        "- KV pool",
+        "= unused",
+        "shrunk from 40,960",
+        "slots",
+        "offered load",
+        "2.7",
+    ):
+        assert words in table
+    assert "what would help" in table
+
+
+def test_a_cpu_pool_is_planned_by_its_memory_limit(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, fit = planned(capsys, "--model", model, "--cpu-memory", "32Gi")
+    assert code == 0
+    assert 16 * 10**9 < fit["residentBytes"] < 32 * 2**30
+
+
+def test_without_a_device_the_smallest_gpu_that_fits_is_chosen(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", model]) == 0
+    assert "the smallest GPU that fits" in capsys.readouterr().out
+    assert main(["plan", "--model", model, "--context", "8192"]) == 0
+    assert "on A10 " in capsys.readouterr().out
+
+
+def test_a_manifest_gives_context_traffic_and_memory(
+    model: str, pool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, fit = planned(capsys, "-f", str(pool), "--model", model)
+    assert (code, fit["context"]) == (0, 8192)
+    assert fit["slots"] == int(fit["kvBlocks"] * 16 * 0.95 / 600)
+
+
+def test_flags_win_over_the_manifest(model: str, pool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, fit = planned(
+        capsys, "-f", str(pool), "--model", model, "--context", "1024", "--gpu", "L4", "--prompt-tokens=900"
+    )
+    assert fit["context"] == 1024
+    assert fit["slots"] == int(fit["kvBlocks"] * 16 * 0.95 / 1000)
+
+
+def test_a_manifest_may_hold_other_objects_too(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "many.yaml").write_text("apiVersion: v1\nkind: Namespace\nmetadata: {name: a}\n---\n" + POOL + "---\n")
+    code, _ = planned(capsys, "-f", str(tmp_path / "many.yaml"), "--model", model)
+    assert code == 0
+
+
+def test_a_manifest_may_come_from_standard_input(model: str) -> None:
+    command = [sys.executable, "-m", "tidegate_cli", "plan", "-f", "-", "--model", model, "-o", "json"]
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    ended = subprocess.run(command, input=POOL, capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(ended.stdout)["context"] == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds 0 objects of kind InferencePool"),
+        (POOL + "---" + POOL, "holds 2 objects"),
+        ("{", "is not YAML"),
+        ("kind: Deployment", "expected kind InferencePool"),
+        (POOL.replace("v1alpha1", "v9"), "apiVersion is tidegate.dev/v9"),
+        (POOL.replace("context:", "kontext:"), "spec.kontext"),
+        (POOL.replace("80Gi", "80GB"), "80GB"),
+        (POOL.replace("pvc://models/qwen3-8b", "s3://bucket"), "pvc://CLAIM/PATH"),
+        (POOL.replace("memory: 80Gi", "resource: cpu"), "spec.pod.resources.limits.memory"),
+    ],
+)
+def test_a_manifest_that_is_wrong_is_refused_by_field(
+    text: str, words: str, model: str, pool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.write_text(text)
+    code, message = refused(capsys, "-f", str(pool), "--model", model)
+    assert code == 2
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "give --model DIR, -f POOL.yaml, or both"),
+        (["-f", "/nowhere.yaml"], "/nowhere.yaml cannot be read"),
+        (["--model", "MODEL", "--gpu", "A100"], "did you mean A100-40GB or A100-80GB"),
+        (["--model", "MODEL", "--gpu-memory", "24GB"], "such as 80Gi"),
+    ],
+)
+def test_input_that_leaves_the_question_open_exits_with_2(
+    argv: list[str], words: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, message = refused(capsys, *(model if arg == "MODEL" else arg for arg in argv))
+    assert code == 2
+    assert words in message
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--gpu", "L4", "--gpu-memory", "24Gi"],
+        ["--context", "0"],
+        ["--context", "many"],
+        ["--users", "-1"],
+        ["-o", "xml"],
+        ["--no-such-flag"],
+    ],
+)
+def test_arguments_that_make_no_sense_exit_with_2(argv: list[str], model: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--model", model, *argv])
+
+
+def test_a_model_that_is_not_there_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, message = refused(capsys, "--model", str(tmp_path / "absent"), "--gpu", "L4")
+    assert code == 3
+    assert "does not exist" in message
+
+
+def test_a_model_inside_the_cluster_exits_with_3_and_says_how_to_plan_it(
+    pool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, message = refused(capsys, "-f", str(pool))
+    assert code == 3
+    assert "pvc://models/qwen3-8b is inside the cluster; give --model" in message
+
+
+def test_a_model_of_an_unknown_architecture_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = config_directory(tmp_path / "odd", model_type="perceptron", architectures=["PerceptronForCausalLM"])
+    code, message = refused(capsys, "--model", str(model), "--gpu", "L4")
+    assert code == 2
+    assert "erceptron" in message
+
+
+def test_a_config_that_is_no_json_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (config_directory(tmp_path / "cut") / "config.json").write_text('{"model_type": "qwen3", "hidd')
+    code, message = refused(capsys, "--model", str(tmp_path / "cut"), "--gpu", "L4")
+    assert code == 2
+    assert "config.json" in message

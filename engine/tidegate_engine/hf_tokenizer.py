@@ -1,0 +1,90 @@
+"""A model directory's tokenizer files, read without importing transformers, which alone takes seconds.
+
+tokenizer.json holds the algorithm; the other files say which tokens begin and end a text and how a chat is written.
+"""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, processors
+
+from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
+from tidegate_engine.tokenizer_parts import TokenizerParts
+
+TOKENIZER_FILE = "tokenizer.json"
+TEMPLATE_FILE = "chat_template.jinja"
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+def hf_tokenizer_parts(directory: Path) -> TokenizerParts:
+    """Raises CheckpointError when tokenizer.json is missing or a file is broken."""
+    config = _read_json(directory / "tokenizer_config.json")
+    backend = _backend(directory / TOKENIZER_FILE)
+    special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
+    _set_bos(backend, config.get("add_bos_token"), special.get("bos_token"))
+    return TokenizerParts(
+        backend=backend,
+        source=str(directory),
+        special_tokens=special,
+        eos_token_ids=_eos_ids(directory, backend, special.get("eos_token")),
+        chat_template=_chat_template(directory, config.get("chat_template")),
+    )
+
+
+def _backend(file: Path) -> Tokenizer:
+    if not file.is_file():
+        raise MissingCheckpoint(f"{file} does not exist; copy the model's tokenizer files there")
+    try:
+        backend = Tokenizer.from_file(str(file))
+    except Exception as error:  # the Rust library raises nothing narrower
+        raise CorruptCheckpoint(f"{file} is not a tokenizer: {error}; fetch it again") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _set_bos(backend: Tokenizer, add_bos: object, bos: str | None) -> None:
+    """tokenizer_config.json overrules tokenizer.json where it says anything, as in transformers."""
+    if add_bos is None:
+        return
+    bos_id = backend.token_to_id(bos) if bos else None
+    if add_bos and bos is not None and bos_id is not None:
+        backend.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, bos_id)])
+    else:
+        backend.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+
+
+def _eos_ids(directory: Path, backend: Tokenizer, eos: str | None) -> frozenset[int]:
+    """All ids that end an answer: the generation config knows the turn ends, the tokenizer one of them."""
+    ids: set[object] = {backend.token_to_id(eos)} if eos else set()
+    for name in ("generation_config.json", "config.json"):
+        value = _read_json(directory / name).get("eos_token_id")
+        ids |= set(value) if isinstance(value, list) else {value}
+    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+
+
+def _chat_template(directory: Path, inline: object) -> str | None:
+    file = directory / TEMPLATE_FILE
+    if file.is_file():
+        return file.read_text(encoding="utf-8")
+    if isinstance(inline, list):  # several by name; the others are for tools and retrieval
+        named = {entry.get("name"): entry.get("template") for entry in inline if isinstance(entry, dict)}
+        inline = named.get("default")
+    return inline if isinstance(inline, str) else None
+
+
+def _token_text(value: object) -> str | None:
+    """A special token is a text, or an object that describes it."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _read_json(file: Path) -> dict[str, object]:
+    """Empty when the file is not there: all but tokenizer.json are optional."""
+    if not file.is_file():
+        return {}
+    try:
+        value = json.loads(file.read_bytes())
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{file} is not valid JSON ({error}); fetch it again") from error
+    return value if isinstance(value, dict) else {}

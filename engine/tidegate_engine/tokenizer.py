@@ -1,0 +1,98 @@
+"""Text to token ids and back, for the server: one class whatever files the model has.
+
+Loaded once at start; safe to call from several threads. Encoding releases the GIL, so that a long prompt in a worker
+thread does not stop the event loop.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer as Backend
+
+from tidegate_checkpoint.gguf import read_gguf
+from tidegate_checkpoint.location import CheckpointKind, locate
+from tidegate_engine.chat_template import ChatTemplate, NoChatTemplate
+from tidegate_engine.detokenizer import Detokenizer, TokenBytes, decode
+from tidegate_engine.errors import BadRequest
+from tidegate_engine.tokenizer_parts import TokenizerParts
+
+# Unicode normalization may make a text shorter by this factor before it is tokenized (three letters to one syllable).
+COMPOSITION_RATIO = 3
+
+
+def load_tokenizer(path: Path, chat_template: str | None = None) -> "Tokenizer":
+    """Of a model directory or GGUF file; a given template text goes before the model's own.
+
+    Raises CheckpointError, or BadLaunch for a template that is not valid.
+    """
+    location = locate(path)
+    if location.kind is CheckpointKind.GGUF:
+        from tidegate_engine.gguf_tokenizer import gguf_tokenizer_parts
+
+        parts = gguf_tokenizer_parts(read_gguf(location.path))
+    else:
+        from tidegate_engine.hf_tokenizer import hf_tokenizer_parts
+
+        parts = hf_tokenizer_parts(location.path)
+    if chat_template is not None:
+        return Tokenizer(parts, ChatTemplate(chat_template, "the given chat template"))
+    if parts.chat_template is not None:
+        return Tokenizer(parts, ChatTemplate(parts.chat_template, f"the chat template of {parts.source}"))
+    return Tokenizer(parts, None)
+
+
+class Tokenizer:
+    """See load_tokenizer. No text longer than n times `max_token_bytes` fits into n tokens."""
+
+    def __init__(self, parts: TokenizerParts, template: ChatTemplate | None) -> None:
+        self._backend = parts.backend
+        self._source = parts.source
+        self._special_tokens = parts.special_tokens
+        self._template = template
+        self._token_bytes = TokenBytes(parts.backend)
+        self.eos_token_ids = parts.eos_token_ids
+        vocab = parts.backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values()) + 1
+        self.max_token_bytes = _max_token_bytes(parts.backend, vocab)
+        bos = parts.special_tokens.get("bos_token")
+        self.bos_token_id: int | None = parts.backend.token_to_id(bos) if bos else None
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids; BOS is there once, also when the text spells it. Raises BadRequest for broken Unicode."""
+        try:
+            # encode() would hold the GIL; the batch call releases it and leaves out the offsets nobody reads
+            ids = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+        except (UnicodeError, TypeError) as error:
+            raise BadRequest("the text has half of a surrogate pair; send valid Unicode") from error
+        has_two = add_special_tokens and self.bos_token_id is not None and ids[:2] == [self.bos_token_id] * 2
+        return ids[1:] if has_two else ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """As apply_chat_template; the template writes the special tokens. Raises BadRequest."""
+        return self.encode(self.apply_chat_template(messages), add_special_tokens=False)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, object]]) -> str:
+        """The prompt text. Raises NoChatTemplate, ChatRefused."""
+        if self._template is None:
+            raise NoChatTemplate(
+                f"{self._source} has no chat template; use completions, or give the pool one in spec.model.chatTemplate"
+            )
+        return self._template.render(messages, self._special_tokens)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Without special tokens; bytes that are no character are U+FFFD."""
+        return decode(self._token_bytes, token_ids)
+
+    def decoder(self, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
+        """For text that continues a prompt, as it is generated."""
+        return Detokenizer(self._token_bytes, prompt_token_ids)
+
+
+def _max_token_bytes(backend: Backend, vocab: Iterable[str]) -> int:
+    longest = max(len(token.encode()) for token in vocab)
+    composes = backend.normalizer is not None and b'"NF' in backend.normalizer.__getstate__()
+    return longest * (COMPOSITION_RATIO if composes else 1)

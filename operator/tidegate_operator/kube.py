@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 from urllib.parse import quote, urlencode
 
@@ -42,6 +43,17 @@ _BY_STATUS: Mapping[int, type[KubeError]] = {
     400: BadRequest, 401: Unauthorized, 403: Forbidden, 404: NotFound, 409: Conflict, 410: Gone, 413: BadRequest,
     415: BadRequest, 422: Invalid, 429: TooManyRequests,
 }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Where the API server is and who we are, for whoever has to open a connection of its own."""
+
+    server: str
+    token: str | None
+    ca_file: str | None
+    certificate_file: str | None
+    key_file: str | None
 
 
 class Kube(Protocol):
@@ -96,6 +108,18 @@ class ApiServer:
         configuration.connection_pool_maxsize = num_threads
         configuration.retries = urllib3.Retry(connect=2, read=0, redirect=0, status=0, backoff_factor=0.1)
         return cls(ApiClient(configuration), num_threads=num_threads)
+
+    def connection(self) -> "Connection":
+        """As it is right now: the token of a ServiceAccount changes every hour."""
+        configuration = self._client.configuration
+        bearer = configuration.get_api_key_with_prefix("BearerToken") or ""
+        return Connection(
+            server=configuration.host,
+            token=bearer.removeprefix("Bearer ") or None,
+            ca_file=configuration.ssl_ca_cert,
+            certificate_file=configuration.cert_file,
+            key_file=configuration.key_file,
+        )
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)

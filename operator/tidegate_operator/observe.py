@@ -7,7 +7,9 @@ need are looked up by name, so that nothing of a stranger is taken over.
 import asyncio
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
+from tidegate_core.samples import History
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden
 from tidegate_operator.kube import Kube
@@ -50,15 +52,32 @@ class NodeCache:
         return self._nodes
 
 
-async def observe_pool(kube: Kube, key: Key) -> InferencePool | None:
-    """The pool itself; None when it is gone."""
+@dataclass(frozen=True)
+class Seen:
+    """The pool, and who set spec.replicas through its scale subresource, if anybody did."""
+
+    pool: InferencePool
+    foreign_scaler: str | None
+
+
+async def observe_pool(kube: Kube, key: Key) -> Seen | None:
+    """None when the pool is gone."""
     namespace, name = key
     found = await kube.get(POOL, namespace, name)
-    return None if found is None else InferencePool.model_validate(found)
+    return None if found is None else Seen(InferencePool.model_validate(found), foreign_scaler(found))
 
 
-async def observe(kube: Kube, engines: Engines, nodes: NodeCache, pool: InferencePool) -> Observed:
+def foreign_scaler(pool: Manifest) -> str | None:
+    """The manager of spec.replicas where it came through /scale: kubectl scale, an HPA, KEDA."""
+    for entry in pool["metadata"].get("managedFields", ()):
+        if entry.get("subresource") == "scale" and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {}):
+            return str(entry.get("manager", "someone"))
+    return None
+
+
+async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, history: History | None) -> Observed:
     """What belongs to the pool, and what is in its way."""
+    pool = seen.pool
     namespace, name = pool.metadata.namespace, pool.metadata.name
     labels = f"{POOL_LABEL}={name}"
     *lists, all_pods = await asyncio.gather(*(kube.list(each, namespace, labels=labels) for each in (*CHILDREN, POD)))
@@ -81,6 +100,8 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, pool: Inferenc
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
         inspections=tuple(read_inspection(item, inspection_pods) for item in children if item["kind"] == JOB.kind),
         nodes=known_nodes,
+        history=history,
+        foreign_scaler=seen.foreign_scaler,
         loads=loads,
     )
 

@@ -10,6 +10,7 @@ from datetime import datetime
 from pydantic import ValidationError
 
 from tidegate_core.launch import TerminationMessage
+from tidegate_core.samples import History
 from tidegate_core.telemetry import LoadReport
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.manifests.labels import (
@@ -116,6 +117,8 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     inspections: tuple[Inspection, ...] = ()
     nodes: tuple[Node, ...] | None = None  # None: the operator may not look at nodes
+    history: History | None = None  # earlier rounds of loads; None: this operator has seen none
+    foreign_scaler: str | None = None  # who wrote spec.replicas through the scale subresource
     loads: Mapping[str, LoadReport] = field(default_factory=dict)  # by pod name; a pod that did not answer is missing
 
     def child(self, kind: str, name: str) -> Manifest | None:
@@ -231,8 +234,8 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
         return Trouble(Reason.IMAGE_UNAVAILABLE, f"{waiting['reason']}: {waiting.get('message', '')}")
     if waiting.get("reason") in ("CreateContainerConfigError", "CreateContainerError"):
         return Trouble(Reason.ENGINE_FAILING, f"{waiting['reason']}: {waiting.get('message', '')}")
-    if container.get("ready") or "running" in container.get("state", {}):
-        return None
+    if container.get("ready"):
+        return None  # an engine that was restarted after a failure is in trouble until it serves
     ended = _termination(container.get("state", {})) or _termination(container.get("lastState", {}))
     return _failure(ended) if ended is not None and ended.exit_code != 0 else None
 

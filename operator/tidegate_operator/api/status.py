@@ -4,8 +4,12 @@ Live figures (queue, tokens a second) are metrics, not status. `scaler` is the s
 decisions, so that a restarted operator neither shrinks nor orders twice.
 """
 
+from datetime import UTC, datetime
+from typing import Self
+
 from pydantic import Field
 
+from tidegate_core.samples import Memory
 from tidegate_operator.api.base import ApiModel, Timestamp
 from tidegate_operator.api.conditions import Condition, ConditionType
 
@@ -92,8 +96,42 @@ class ScalerStatus(ApiModel):
     """When a replica was last removed."""
     panic_until: Timestamp | None = None
     """Until when an overload keeps the size from falling."""
-    cold_start_seconds: int | None = None
-    """Measured time from order to ready, 90th percentile."""
+    strain_requests_per_hour: int | None = None
+    """Arrivals at one replica at which the pool last proved too small; fewer replicas must stay well below."""
+    strain_time: Timestamp | None = None
+    """When that was seen."""
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        """The part of the memory that is kept."""
+        strain = memory.strain_per_second
+        return cls(
+            last_scale_up=_moment(memory.last_scale_up),
+            last_scale_down=_moment(memory.last_scale_down),
+            panic_until=_moment(memory.panic_until),
+            strain_requests_per_hour=None if strain is None else max(1, round(strain * 3600)),
+            strain_time=_moment(memory.strain_time),
+        )
+
+    def memory(self, desired: int) -> Memory:
+        """The memory of a restarted scaler; what is not kept makes it hold first."""
+        strain = self.strain_requests_per_hour
+        return Memory(
+            desired=desired,
+            last_scale_up=_seconds(self.last_scale_up),
+            last_scale_down=_seconds(self.last_scale_down),
+            panic_until=_seconds(self.panic_until),
+            strain_per_second=None if strain is None else strain / 3600,
+            strain_time=_seconds(self.strain_time),
+        )
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(microsecond=0)
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
 
 
 class InferencePoolStatus(ApiModel):

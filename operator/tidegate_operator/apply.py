@@ -1,0 +1,63 @@
+"""I/O: carry out a Plan. Thin: every decision has been made, and doing it twice changes nothing.
+
+Order matters twice: pods are marked before the Deployment shrinks, so that the marked ones go; old objects are deleted
+before new ones are created, so that they do not compete for what they hold.
+"""
+
+import asyncio
+import logging
+
+from tidegate_operator.errors import Conflict, EngineUnreachable, Invalid, NotFound
+from tidegate_operator.kube import Kube
+from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, DRAINING_SINCE_ANNOTATION, SERVING_LABEL
+from tidegate_operator.observed import Pod
+from tidegate_operator.plan import Plan, Refusal
+from tidegate_operator.resources import POD, Manifest, resource_of
+from tidegate_operator.scaledown import Mark
+from tidegate_operator.scrape import Engines
+
+_log = logging.getLogger(__name__)
+
+
+async def apply(kube: Kube, engines: Engines, plan: Plan) -> tuple[Refusal, ...]:
+    """Raises the KubeError of the first request that may work later."""
+    await asyncio.gather(*(_mark(kube, plan.namespace, mark) for mark in plan.marks))
+    await asyncio.gather(
+        *(_tell(engines, pod, is_draining=True) for pod in plan.drain),
+        *(_tell(engines, pod, is_draining=False) for pod in plan.undrain),
+    )
+    for manifest in plan.delete:
+        metadata = manifest["metadata"]
+        await kube.delete(resource_of(manifest), plan.namespace, metadata["name"], metadata["uid"])
+    return tuple([refusal for manifest in plan.apply if (refusal := await _write(kube, manifest))])
+
+
+async def _write(kube: Kube, manifest: Manifest) -> Refusal | None:
+    try:
+        await kube.apply(manifest)
+    except Invalid as error:
+        return Refusal(f"{manifest['kind']} {manifest['metadata']['name']}", str(error))
+    return None
+
+
+async def _mark(kube: Kube, namespace: str, mark: Mark) -> None:
+    since = mark.draining_since.isoformat(timespec="seconds") if mark.draining_since else None
+    annotations = {
+        DRAINING_SINCE_ANNOTATION: since,
+        DELETION_COST_ANNOTATION: str(mark.deletion_cost) if since else None,
+    }
+    labels = {SERVING_LABEL: "false" if since else "true"}
+    patch = {"metadata": {"uid": mark.pod.uid, "labels": labels, "annotations": annotations}}
+    try:
+        await kube.patch(POD, namespace, mark.pod.name, patch)
+    except (NotFound, Conflict):
+        _log.info("pod %s/%s is gone; it needs no mark", namespace, mark.pod.name)
+
+
+async def _tell(engines: Engines, pod: Pod, *, is_draining: bool) -> None:
+    """An engine that cannot be told is told again in the next round: the label says what should be."""
+    assert pod.ip is not None
+    try:
+        await engines.set_draining(pod.ip, is_draining=is_draining)
+    except EngineUnreachable as error:
+        _log.warning("%s", error)

@@ -1,0 +1,156 @@
+"""What a Plan and the observed pods mean, question by question: the conditions of a pool, before they get times. Pure.
+
+Each function answers one condition as (status, reason, message); status.py puts them together.
+"""
+
+from dataclasses import dataclass
+
+from tidegate_operator.api.conditions import ConditionStatus, ConditionType
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.observed import Observed, Trouble
+from tidegate_operator.plan import Plan, Refusal
+from tidegate_operator.scale import Size, is_serving
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer."""
+
+    type: ConditionType
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Pods, counted."""
+
+    num_live: int  # exist and are not leaving
+    num_ready: int  # serve
+    num_updated: int  # have the current template
+    num_ready_updated: int
+    trouble: Trouble | None  # of the first pod that does not come up
+
+    @classmethod
+    def of(cls, observed: Observed, plan: Plan) -> "Replicas":
+        current = plan.revisions.current.template_hash if plan.revisions.current else None
+        live = [pod for pod in observed.pods if not pod.is_terminating and pod.draining_since is None]
+        ready = [pod for pod in live if is_serving(pod)]
+        updated = [pod for pod in live if pod.template == current]
+        troubles = [pod.trouble for pod in live if pod.trouble and not pod.is_ready]
+        return cls(len(live), len(ready), len(updated), sum(map(is_serving, updated)), next(iter(troubles), None))
+
+
+def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> tuple[Finding, ...]:
+    """Every condition that is to be shown; Reconciling and Stalled only while they are true."""
+    parts = [_model(plan), _fit(plan), _available(plan, replicas), _progressing(plan, replicas)]
+    parts += [_metrics(plan.size), _scaling(plan.size)]
+    found = [part for part in parts if part is not None]
+    stalled = _stalled(plan, refusals)
+    ready = _ready(pool, plan, replicas, stalled, found)
+    reconciling = None if stalled or pool.spec.suspend else _reconciling(ready)
+    return (ready, *(each for each in (reconciling, stalled) if each is not None), *found)
+
+
+def _model(plan: Plan) -> Finding | None:
+    if plan.model is None:
+        return None
+    unknown = plan.model.reason is Reason.INSPECTING
+    status: ConditionStatus = "True" if plan.model.shape else "Unknown" if unknown else "False"
+    return Finding(ConditionType.MODEL_RESOLVED, status, plan.model.reason, plan.model.message)
+
+
+def _fit(plan: Plan) -> Finding | None:
+    if plan.fit is None:
+        return None
+    status: ConditionStatus = "Unknown" if plan.fit.fit is None else "True" if plan.fit.fit.fits else "False"
+    return Finding(ConditionType.FITS, status, plan.fit.reason, plan.fit.message)
+
+
+def _available(plan: Plan, replicas: Replicas) -> Finding:
+    if replicas.num_ready:
+        return Finding(ConditionType.AVAILABLE, "True", Reason.REPLICA_SERVING, "the pool answers requests")
+    if plan.size is not None and plan.size.limit is Reason.SUSPENDED:
+        return Finding(ConditionType.AVAILABLE, "False", Reason.SUSPENDED, "spec.suspend is true")
+    return Finding(ConditionType.AVAILABLE, "False", Reason.NO_REPLICA_READY, "no replica serves yet")
+
+
+def _progressing(plan: Plan, replicas: Replicas) -> Finding | None:
+    size, kind = plan.size, ConditionType.PROGRESSING
+    if size is None:
+        return None
+    if replicas.trouble:
+        return Finding(kind, "False", replicas.trouble.reason, replicas.trouble.message)
+    if replicas.num_updated < replicas.num_live:
+        counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
+        return Finding(kind, "True", Reason.ROLLING_OUT, counted)
+    if replicas.num_live != size.num_desired:
+        return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
+    if replicas.num_ready < size.num_desired:
+        counted = f"{replicas.num_ready} of {size.num_desired} replicas are ready"
+        return Finding(kind, "True", Reason.REPLICAS_STARTING, counted)
+    return Finding(kind, "True", Reason.UP_TO_DATE, "every replica has the current template")
+
+
+def _metrics(size: Size | None) -> Finding | None:
+    if size is None or size.has_metrics is None:
+        return None
+    if size.has_metrics:
+        return Finding(
+            ConditionType.METRICS_AVAILABLE, "True", Reason.METRICS_FRESH, "ready replicas report their load"
+        )
+    message = "more than a fifth of the ready replicas do not answer GET /load; the pool keeps its size"
+    return Finding(ConditionType.METRICS_AVAILABLE, "False", Reason.METRICS_STALE, message)
+
+
+def _scaling(size: Size | None) -> Finding | None:
+    if size is None or size.limit is Reason.SUSPENDED:
+        return None
+    is_free = size.limit in (Reason.WITHIN_BOUNDS, Reason.SCALING_MANUAL)
+    return Finding(ConditionType.SCALING_LIMITED, "False" if is_free else "True", size.limit, size.limit_message)
+
+
+def _stalled(plan: Plan, refusals: tuple[Refusal, ...]) -> Finding | None:
+    """Only what no retry can heal."""
+    kind = ConditionType.STALLED
+    if plan.blocked and plan.blocked.is_final:
+        return Finding(kind, "True", plan.blocked.reason, plan.blocked.message)
+    if refusals:
+        said = "; ".join(f"{refusal.title}: {refusal.message}" for refusal in refusals)
+        return Finding(kind, "True", Reason.APPLY_FAILED, said)
+    if plan.model and plan.model.is_final:
+        return Finding(kind, "True", plan.model.reason, plan.model.message)
+    if plan.fit and not plan.fit.is_good and not plan.revisions.is_of_these_inputs:
+        return Finding(kind, "True", plan.fit.reason, plan.fit.message)
+    return None
+
+
+def _ready(
+    pool: InferencePool, plan: Plan, replicas: Replicas, stalled: Finding | None, found: list[Finding]
+) -> Finding:
+    """The first thing that keeps the pool from being what its spec says."""
+    kind = ConditionType.READY
+    if stalled:
+        return Finding(kind, "False", stalled.reason, stalled.message)
+    if pool.spec.suspend:
+        return Finding(kind, "False", Reason.SUSPENDED, "spec.suspend is true")
+    if plan.blocked:
+        return Finding(kind, "False", plan.blocked.reason, plan.blocked.message)
+    if plan.size is not None and plan.revisions.is_of_these_inputs:
+        if replicas.num_ready_updated >= plan.size.num_desired and replicas.num_updated == replicas.num_live:
+            serving = f"{replicas.num_ready} of {plan.size.num_desired} replicas serve"
+            return Finding(kind, "True", Reason.ALL_REPLICAS_READY, serving)
+        progress = next(each for each in found if each.type is ConditionType.PROGRESSING)
+        return Finding(kind, "False", progress.reason, progress.message)
+    cause = next((each for each in found if each.status != "True"), None)
+    if cause is None:
+        return Finding(kind, "False", Reason.RECONCILING, "the pool's replicas are being prepared")
+    return Finding(kind, "False", cause.reason, cause.message)
+
+
+def _reconciling(ready: Finding) -> Finding | None:
+    if ready.status == "True":
+        return None
+    return Finding(ConditionType.RECONCILING, "True", ready.reason, ready.message)

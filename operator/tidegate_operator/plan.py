@@ -1,0 +1,259 @@
+"""What should happen to one pool now: a value that can be printed, tested and carried out. Pure.
+
+    refused? ─▶ model known? ─▶ fits? ─▶ which template? ─▶ how many replicas? ─▶ who drains? ─▶ manifests, deletions
+
+Every question has its module; this one asks them in order and keeps what is already so out of the plan. A template
+that was good stays applied while a newer wish waits for an answer or does not fit.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.drift import is_satisfied, stamped
+from tidegate_operator.fitting import FitFinding, find_fit
+from tidegate_operator.inspection import ModelFinding, find_model
+from tidegate_operator.manifests.config_map import chat_template
+from tidegate_operator.manifests.deployment import deployment
+from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
+from tidegate_operator.manifests.service import service
+from tidegate_operator.manifests.service_account import service_account
+from tidegate_operator.notes import Note
+from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
+from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
+from tidegate_operator.revisions import EngineDefaults, Revisions, TemplateRevision, choose_revision, render_revision
+from tidegate_operator.scale import ScaleTiming, Size, choose_size
+from tidegate_operator.scaledown import Mark, ScaleDown, plan_scale_down
+
+LEFTOVER_POLL_SECONDS = 1.0
+NO_REVISIONS = Revisions(None)
+START_POLL_SECONDS = 10.0  # watches tell when something happens; this is for what they missed
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """The part of the operator's settings that decides something."""
+
+    engine: EngineDefaults
+    timing: ScaleTiming
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """Nothing may be done, and why."""
+
+    reason: Reason
+    message: str
+    is_final: bool
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The API server does not accept an object of ours, and will not accept it again: a person is needed."""
+
+    title: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to do, in the order of the fields, and the findings behind it for status."""
+
+    namespace: str
+    marks: tuple[Mark, ...] = ()
+    drain: tuple[Pod, ...] = ()
+    undrain: tuple[Pod, ...] = ()
+    delete: tuple[Manifest, ...] = ()
+    apply: tuple[Manifest, ...] = ()
+    notes: tuple[Note, ...] = ()
+    requeue_after_seconds: float = START_POLL_SECONDS
+    blocked: Blocked | None = None
+    model: ModelFinding | None = None
+    fit: FitFinding | None = None
+    revisions: Revisions = NO_REVISIONS
+    size: Size | None = None  # None: nothing is deployed
+    is_rolling_out: bool = False
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Nothing to write."""
+        return not (self.marks or self.drain or self.undrain or self.delete or self.apply)
+
+    def __str__(self) -> str:
+        """One line a step, for logs and people."""
+        steps = [f"mark {mark.pod.name} {'draining' if mark.draining_since else 'serving'}" for mark in self.marks]
+        steps += [f"drain {pod.name}" for pod in self.drain] + [f"undrain {pod.name}" for pod in self.undrain]
+        steps += [f"delete {_title(each)}" for each in self.delete] + [f"apply {_title(each)}" for each in self.apply]
+        return "\n".join(steps) or "nothing to do"
+
+
+def plan(pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
+    """Same arguments, same plan."""
+    if blocked := _blocked(observed):
+        seconds = START_POLL_SECONDS if blocked.is_final else LEFTOVER_POLL_SECONDS
+        return Plan(pool.metadata.namespace, blocked=blocked, requeue_after_seconds=seconds)
+    model = find_model(pool, observed, settings.engine.runtime, now)
+    fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
+    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings))
+    if revisions.current is None:
+        return _nothing_deployed(pool, observed, model, fit)
+    return _deployed(pool, observed, settings, now, _Findings(model, fit, revisions, revisions.current))
+
+
+@dataclass(frozen=True)
+class _Findings:
+    model: ModelFinding
+    fit: FitFinding | None
+    revisions: Revisions
+    current: TemplateRevision
+
+
+def _blocked(observed: Observed) -> Blocked | None:
+    if observed.strangers:
+        strangers = ", ".join(observed.strangers)
+        message = f"not controlled by this pool: {strangers}; rename the pool, or delete what is there"
+        return Blocked(Reason.CHILD_NOT_OURS, message, is_final=True)
+    if observed.leftovers:
+        owned = ", ".join(observed.leftovers)
+        message = f"a deleted pool of this name still owns {owned}; waiting for the garbage collector"
+        return Blocked(Reason.RECONCILING, message, is_final=False)
+    return None
+
+
+def _renderer(
+    pool: InferencePool, fit: FitFinding | None, settings: PlanSettings
+) -> Callable[[int], TemplateRevision] | None:
+    if fit is None or fit.fit is None or not fit.fit.fits:
+        return None
+    good = fit.fit
+    return lambda number: render_revision(pool, good, settings.engine, number)
+
+
+def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None) -> Plan:
+    return Plan(
+        pool.metadata.namespace,
+        delete=model.delete,
+        apply=_missing(observed, model.apply),
+        model=model,
+        fit=fit,
+        requeue_after_seconds=model.requeue_after_seconds or START_POLL_SECONDS,
+    )
+
+
+def _deployed(
+    pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime, findings: _Findings
+) -> Plan:
+    current, revisions = findings.current, findings.revisions
+    facts = _deployment_facts(pool, observed)
+    is_rolling_out = _is_rolling_out(observed, facts, current)
+    size = choose_size(pool, observed, facts, now, slots=current.sizing.slots, timing=settings.timing)
+    down = _scale_down(pool, observed, facts, size, is_rolling_out=is_rolling_out, now=now)
+    wanted = [*_children(pool), *findings.model.apply, *revisions.apply, _wanted_deployment(pool, current, size, down)]
+    waits = (findings.model.requeue_after_seconds, down.requeue_after_seconds, _scrape_seconds(size, settings.timing))
+    return Plan(
+        pool.metadata.namespace,
+        marks=down.marks,
+        drain=down.drain,
+        undrain=down.undrain,
+        delete=(*findings.model.delete, *revisions.delete, *_unused_config_maps(pool, observed, revisions)),
+        apply=_missing(observed, tuple(wanted)),
+        notes=_notes(size, down, facts),
+        requeue_after_seconds=min(seconds for seconds in waits if seconds is not None),
+        model=findings.model,
+        fit=findings.fit,
+        revisions=revisions,
+        size=size,
+        is_rolling_out=is_rolling_out,
+    )
+
+
+def _deployment_facts(pool: InferencePool, observed: Observed) -> DeploymentFacts | None:
+    live = observed.child(DEPLOYMENT.kind, pool.metadata.name)
+    return None if live is None else read_deployment(live, DESIRED_ANNOTATION)
+
+
+def _is_rolling_out(observed: Observed, facts: DeploymentFacts | None, current: TemplateRevision) -> bool:
+    templates = {pod.template for pod in observed.pods if not pod.is_terminating} | {current.template_hash}
+    return facts is not None and (len(templates) > 1 or not facts.is_settled)
+
+
+def _scale_down(
+    pool: InferencePool,
+    observed: Observed,
+    facts: DeploymentFacts | None,
+    size: Size,
+    *,
+    is_rolling_out: bool,
+    now: datetime,
+) -> ScaleDown:
+    if facts is None or pool.spec.suspend:
+        return ScaleDown(size.num_desired)
+    return plan_scale_down(
+        num_replicas=facts.num_replicas,
+        num_desired=size.num_desired,
+        pods=observed.pods,
+        loads=observed.loads,
+        is_rolling_out=is_rolling_out,
+        drain_timeout_seconds=pool.spec.drain.timeout_seconds,
+        now=now,
+    )
+
+
+def _children(pool: InferencePool) -> list[Manifest]:
+    """What the Deployment's pods need first."""
+    found = chat_template(pool)
+    return [service_account(pool), *([found] if found else []), service(pool)]
+
+
+def _wanted_deployment(pool: InferencePool, current: TemplateRevision, size: Size, down: ScaleDown) -> Manifest:
+    return deployment(
+        pool,
+        current.template,
+        num_replicas=down.num_replicas,
+        num_desired=size.num_desired,
+        strategy=current.strategy,
+        progress_deadline_seconds=current.progress_deadline_seconds,
+    )
+
+
+def _missing(observed: Observed, wanted: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Those that are not so yet. Jobs and revisions never change once they exist."""
+    found = []
+    for manifest in map(stamped, wanted):
+        live = observed.child(manifest["kind"], manifest["metadata"]["name"])
+        is_immutable = manifest["kind"] in (JOB.kind, CONTROLLER_REVISION.kind)
+        if not (is_immutable and live is not None) and not is_satisfied(manifest, live):
+            found.append(manifest)
+    return tuple(found)
+
+
+def _unused_config_maps(pool: InferencePool, observed: Observed, revisions: Revisions) -> tuple[Manifest, ...]:
+    wanted = chat_template(pool)
+    names = revisions.config_maps | ({wanted["metadata"]["name"]} if wanted else set())
+    live = observed.of_role(CONFIG_MAP.kind, ROLE_LABEL, CHAT_TEMPLATE_ROLE)
+    return tuple(each for each in live if each["metadata"]["name"] not in names)
+
+
+def _scrape_seconds(size: Size, timing: ScaleTiming) -> float:
+    return timing.interval_seconds if size.is_busy else timing.idle_interval_seconds
+
+
+def _notes(size: Size, down: ScaleDown, facts: DeploymentFacts | None) -> tuple[Note, ...]:
+    notes = []
+    if size.is_change and size.num_desired > size.num_before:
+        notes.append(Note(Reason.SCALED_UP, size.why))
+    if newly := down.newly_draining:
+        notes.append(Note(Reason.DRAINING, f"{', '.join(pod.name for pod in newly)}: {size.why}"))
+    if spared := down.spared:
+        notes.append(Note(Reason.DRAIN_CANCELLED, f"{', '.join(pod.name for pod in spared)} stays: {size.why}"))
+    if facts is not None and down.num_replicas < facts.num_replicas:
+        notes.append(Note(Reason.SCALED_DOWN, f"{facts.num_replicas} -> {down.num_replicas} replicas"))
+    return tuple(notes)
+
+
+def _title(manifest: Manifest) -> str:
+    digest = json.dumps(manifest.get("spec", {}).get("replicas"))
+    return f"{manifest['kind']} {manifest['metadata']['name']}" + (f" replicas {digest}" if digest != "null" else "")

@@ -1,0 +1,75 @@
+"""One pool, brought one step closer to its spec: observe -> plan -> apply -> status. Called by the work queue.
+
+Level-triggered: it never asks what happened, only what is. Between calls it remembers nothing that matters but recent
+load reports; everything else is read anew, so it may be killed at any line and started again.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tidegate_core.samples import History
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.apply import apply
+from tidegate_operator.errors import KubeError, NotFound
+from tidegate_operator.events import EventRecorder
+from tidegate_operator.kube import Kube
+from tidegate_operator.notes import Note, transition_notes
+from tidegate_operator.observe import NodeCache, observe, observe_pool
+from tidegate_operator.plan import PlanSettings, plan
+from tidegate_operator.schedule import Key
+from tidegate_operator.scrape import Engines
+from tidegate_operator.status import status, status_manifest
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Reconciler:
+    """`await reconciler(key)` returns the seconds until it wants to look again, None when the pool is gone."""
+
+    kube: Kube
+    engines: Engines
+    nodes: NodeCache
+    recorder: EventRecorder
+    settings: PlanSettings
+    clock: Callable[[], datetime]
+    _histories: dict[str, History] = field(default_factory=dict, init=False)  # by pool uid
+    _uids: dict[Key, str] = field(default_factory=dict, init=False)
+
+    async def __call__(self, key: Key) -> float | None:
+        seen = await observe_pool(self.kube, key)
+        if seen is None or seen.pool.is_deleting:
+            self._forget(key)  # owner references do the rest, with or without us
+            return None
+        pool = seen.pool
+        self._uids[key] = pool.metadata.uid
+        observed = await observe(self.kube, self.engines, self.nodes, seen, self._histories.get(pool.metadata.uid))
+        now = self.clock()
+        steps = plan(pool, observed, self.settings, now)
+        if not steps.is_satisfied:
+            _log.info("%s/%s: %s", *key, str(steps).replace("\n", ", "))
+        refusals = await apply(self.kube, self.engines, steps)
+        new = status(pool, observed, steps, refusals, now)
+        if new != pool.status:
+            try:
+                await self.kube.patch_status(status_manifest(pool, new))
+            except NotFound:  # deleted meanwhile
+                return None
+        if steps.size and steps.size.history:
+            self._histories[pool.metadata.uid] = steps.size.history
+        await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
+        return steps.requeue_after_seconds
+
+    async def _tell(self, pool: InferencePool, notes: tuple[Note, ...], now: datetime) -> None:
+        """Events are a courtesy: one that cannot be written is logged and never repeats a reconcile."""
+        for note in notes:
+            try:
+                await self.recorder.record(pool, note, now)
+            except KubeError as error:
+                _log.warning("Event %s of %s/%s: %s", note.reason, pool.metadata.namespace, pool.metadata.name, error)
+
+    def _forget(self, key: Key) -> None:
+        if uid := self._uids.pop(key, None):
+            self._histories.pop(uid, None)

@@ -1,0 +1,189 @@
+"""How many replicas a pool wants: glue between what was observed and tidegate_core.scaling. Pure.
+
+Auto: the scaling policy decides between the bounds. Manual: spec.replicas, as a person, `kubectl scale` or another
+autoscaler set it. Suspended: none. The size decided last stands on the Deployment, written in one apply with its
+replicas, so that neither a restart nor a failed status write loses a decision.
+"""
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from tidegate_core.samples import History, Memory, Round, Sample
+from tidegate_core.scaling import Decision, Limit, Policy, decide
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.spec import ScalingMode
+from tidegate_operator.api.status import ScalerStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.observed import DeploymentFacts, Observed, Pod
+
+MIN_ROUND_SECONDS = 1.0  # events may reconcile a pool many times a second; the scaler needs no finer view
+
+
+@dataclass(frozen=True)
+class Size:
+    """The wanted number of replicas, why, and what keeps it from being another."""
+
+    num_desired: int
+    num_before: int
+    why: str
+    inputs: tuple[tuple[str, str], ...] = ()
+    limit: Reason = Reason.WITHIN_BOUNDS
+    limit_message: str = ""
+    has_metrics: bool | None = None  # None: nobody to ask, or nobody asks
+    history: History | None = None  # to be kept once the plan was carried out
+    is_busy: bool = False  # load is there or replicas could go: look often
+
+    @property
+    def is_change(self) -> bool:
+        return self.num_desired != self.num_before
+
+
+@dataclass(frozen=True)
+class ScaleTiming:
+    """How often engines are asked."""
+
+    interval_seconds: float = 5.0
+    idle_interval_seconds: float = 30.0
+
+    @property
+    def stale_seconds(self) -> float:
+        """An older report says nothing about the present."""
+        return 3 * self.interval_seconds
+
+
+def choose_size(
+    pool: InferencePool,
+    observed: Observed,
+    deployment: DeploymentFacts | None,
+    now: datetime,
+    *,
+    slots: int,
+    timing: ScaleTiming,
+) -> Size:
+    """`slots` of one replica."""
+    before = deployment.num_desired if deployment else None
+    if pool.spec.suspend:
+        return Size(0, before or 0, "spec.suspend is true", limit=Reason.SUSPENDED)
+    if not before:  # new, or suspended until now
+        start = pool.spec.starting_replicas
+        return Size(start, start if before is None else 0, f"the pool starts with {start}", limit=_resting_limit(pool))
+    if pool.spec.scaling.mode is ScalingMode.MANUAL:
+        wanted = pool.spec.replicas
+        return Size(
+            wanted, before, f"spec.replicas is {wanted}", limit=Reason.SCALING_MANUAL, limit_message=_manual(pool)
+        )
+    return _automatic(pool, observed, before, now, slots=slots, timing=timing)
+
+
+def _automatic(
+    pool: InferencePool, observed: Observed, before: int, now: datetime, *, slots: int, timing: ScaleTiming
+) -> Size:
+    history = observed.history or History(restored_memory(pool, before))
+    history = replace(history, memory=replace(history.memory, desired=before))
+    newest = history.rounds[-1].time if history.rounds else float("-inf")
+    if now.timestamp() - newest >= MIN_ROUND_SECONDS:
+        history = history.add(load_round(observed, now))
+    decision = decide(history, policy(pool, slots, timing), now.timestamp())
+    low, _ = pool.spec.bounds
+    latest = history.rounds[-1].samples.values()
+    limit, message = _limit(pool, observed, decision)
+    return Size(
+        num_desired=decision.desired,
+        num_before=before,
+        why=decision.reason,
+        inputs=tuple(decision.inputs.items()),
+        limit=limit,
+        limit_message=message,
+        has_metrics=_has_metrics(history, timing.stale_seconds, now),
+        history=history.remember(decision.memory),
+        is_busy=any(sample.running or sample.waiting for sample in latest) or decision.desired > low,
+    )
+
+
+def policy(pool: InferencePool, slots: int, timing: ScaleTiming) -> Policy:
+    low, high = pool.spec.bounds
+    return Policy(
+        min_replicas=low,
+        max_replicas=high,
+        slots=slots,
+        ttft_seconds=pool.spec.objectives.ttft_milliseconds / 1000,
+        hold_seconds=pool.spec.scaling.scale_down_hold_seconds,
+        stale_seconds=timing.stale_seconds,
+    )
+
+
+def load_round(observed: Observed, now: datetime) -> Round:
+    """All serving replicas at this moment."""
+    serving = [pod for pod in observed.pods if is_serving(pod)]
+    return Round(
+        time=now.timestamp(),
+        ready=frozenset(pod.name for pod in serving),
+        samples={pod.name: Sample.of(observed.loads[pod.name]) for pod in serving if pod.name in observed.loads},
+        num_unschedulable=sum(_is_unschedulable(pod) for pod in observed.pods),
+        is_rolling_out=len({pod.template for pod in observed.pods if not pod.is_terminating}) > 1,
+    )
+
+
+def is_serving(pod: Pod) -> bool:
+    return pod.is_ready and pod.is_serving
+
+
+def restored_memory(pool: InferencePool, num_desired: int) -> Memory:
+    """After a restart: what stands in status. The hold starts anew, so a restart never shrinks a pool."""
+    kept = pool.status.scaler or ScalerStatus()
+    return Memory(
+        desired=num_desired,
+        last_scale_up=_seconds(kept.last_scale_up),
+        last_scale_down=_seconds(kept.last_scale_down),
+        panic_until=_seconds(kept.panic_until),
+    )
+
+
+def scaler_status(memory: Memory) -> ScalerStatus:
+    return ScalerStatus(
+        last_scale_up=_moment(memory.last_scale_up),
+        last_scale_down=_moment(memory.last_scale_down),
+        panic_until=_moment(memory.panic_until),
+    )
+
+
+def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple[Reason, str]:
+    if observed.foreign_scaler:
+        return Reason.FOREIGN_SCALER, (
+            f"{observed.foreign_scaler} set spec.replicas to {pool.spec.replicas} through the scale subresource, but "
+            "scaling.mode Auto decides; set scaling.mode to Manual, or remove that scaler"
+        )
+    low, high = pool.spec.bounds
+    if decision.limit is Limit.MAXIMUM:  # no live figures: they would rewrite the status at every look
+        return Reason.AT_MAXIMUM, f"more than {high} replicas are wanted; raise maxReplicas, or expect refusals"
+    if decision.limit is Limit.UNSCHEDULABLE:
+        return Reason.UNSCHEDULABLE, "more replicas are wanted, but no node has room for the last one"
+    return Reason.WITHIN_BOUNDS, f"between {low} and {high} replicas"
+
+
+def _resting_limit(pool: InferencePool) -> Reason:
+    return Reason.SCALING_MANUAL if pool.spec.scaling.mode is ScalingMode.MANUAL else Reason.WITHIN_BOUNDS
+
+
+def _manual(pool: InferencePool) -> str:
+    return f"spec.replicas decides: {pool.spec.replicas}"
+
+
+def _has_metrics(history: History, stale_seconds: float, now: datetime) -> bool | None:
+    """One lost report is no news; none of the recent rounds complete is. None: no replica was ready to be asked."""
+    recent = [each for each in history.since(now.timestamp() - stale_seconds) if each.ready]
+    if not recent:
+        return None
+    return any(len(each.ready) - len(each.samples) <= 0.2 * len(each.ready) for each in recent)
+
+
+def _is_unschedulable(pod: Pod) -> bool:
+    return pod.trouble is not None and pod.trouble.reason is Reason.UNSCHEDULABLE
+
+
+def _seconds(moment: datetime | None) -> float | None:
+    return None if moment is None else moment.timestamp()
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(int(seconds), UTC)

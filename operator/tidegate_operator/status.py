@@ -1,0 +1,122 @@
+"""The pool's status from what was observed, planned and refused. Pure.
+
+It changes only when something a reader would act on changes: no live figures, and a condition's time moves only when
+its status flips. What is returned went through the model that also makes the CRD's schema, so comparing it with the
+stored status says whether to write, and a field that the server would drop cannot cause endless writes.
+"""
+
+from datetime import datetime
+
+from tidegate_operator.api.conditions import Condition
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import (
+    MAX_SCALING_HISTORY,
+    InferencePoolStatus,
+    ModelStatus,
+    ScalerStatus,
+    ScalingEvent,
+    SizingStatus,
+)
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.findings import Finding, Replicas, find_all
+from tidegate_operator.fitting import model_status, sizing_status
+from tidegate_operator.manifests.labels import text_selector
+from tidegate_operator.manifests.service import endpoint
+from tidegate_operator.observed import Observed
+from tidegate_operator.plan import Plan, Refusal
+from tidegate_operator.resources import POOL, Manifest
+from tidegate_operator.scale import scaler_status
+
+MAX_MESSAGE_CHARACTERS = 2000
+
+
+def status(
+    pool: InferencePool, observed: Observed, plan: Plan, refusals: tuple[Refusal, ...], now: datetime
+) -> InferencePoolStatus:
+    """The new status; equal to the old one when nothing that matters has changed."""
+    before, now = pool.status, now.replace(microsecond=0)
+    replicas = Replicas.of(observed, plan)
+    findings = find_all(pool, plan, refusals, replicas)
+    size = plan.size
+    return InferencePoolStatus(
+        observed_generation=pool.metadata.generation,
+        conditions=tuple(_condition(pool, finding, now) for finding in findings),
+        model=_model(before, plan),
+        sizing=_sizing(before, observed, plan),
+        replicas=replicas.num_live,
+        ready_replicas=replicas.num_ready,
+        updated_replicas=replicas.num_updated,
+        desired_replicas=size.num_desired if size else 0,
+        ready=f"{replicas.num_ready}/{size.num_desired if size else 0}",
+        phase=_phase(findings),
+        selector=text_selector(pool.metadata.name),
+        scaling_history=_history(before, plan, now),
+        scaler=_scaler(before, plan),
+        endpoint=endpoint(pool),
+    )
+
+
+def status_manifest(pool: InferencePool, new: InferencePoolStatus) -> Manifest:
+    """For a server-side apply of the status subresource."""
+    return {
+        "apiVersion": POOL.api_version,
+        "kind": POOL.kind,
+        "metadata": {"name": pool.metadata.name, "namespace": pool.metadata.namespace, "uid": pool.metadata.uid},
+        "status": new.to_wire(),
+    }
+
+
+def _condition(pool: InferencePool, finding: Finding, now: datetime) -> Condition:
+    before = pool.status.condition(finding.type)
+    flipped = before is None or before.status != finding.status
+    return Condition(
+        type=finding.type,
+        status=finding.status,
+        reason=finding.reason,
+        message=finding.message[:MAX_MESSAGE_CHARACTERS],
+        observed_generation=pool.metadata.generation,
+        last_transition_time=now if before is None or flipped else before.last_transition_time,
+    )
+
+
+def _phase(findings: tuple[Finding, ...]) -> str:
+    """One word: Ready, or the reason why not."""
+    ready = findings[0]
+    return "Ready" if ready.status == "True" else str(ready.reason)
+
+
+def _model(before: InferencePoolStatus, plan: Plan) -> ModelStatus | None:
+    if plan.model and plan.model.shape and plan.fit and plan.fit.fit:
+        return model_status(plan.model.shape, plan.fit.fit)
+    return before.model if plan.revisions.current else None
+
+
+def _sizing(before: InferencePoolStatus, observed: Observed, plan: Plan) -> SizingStatus | None:
+    """What runs; where the wish does not fit, the wish's numbers."""
+    if plan.fit and plan.fit.fit and not plan.fit.is_good:
+        return sizing_status(plan.fit.fit)
+    if plan.revisions.current is None:
+        return before.sizing if plan.blocked else None
+    kept = before.sizing.measured_kv_blocks if before.sizing else None
+    current = {pod.name for pod in observed.pods if pod.template == plan.revisions.current.template_hash}
+    measured = [load.sizing.kv_blocks_total for name, load in observed.loads.items() if name in current]
+    return plan.revisions.current.sizing.model_copy(update={"measured_kv_blocks": min(measured) if measured else kept})
+
+
+def _history(before: InferencePoolStatus, plan: Plan, now: datetime) -> tuple[ScalingEvent, ...]:
+    size = plan.size
+    if size is None or not size.is_change:
+        return before.scaling_history
+    event = ScalingEvent.model_validate({
+        "time": now, "from": size.num_before, "to": size.num_desired, "reason": size.why[:1024],
+        "inputs": dict(size.inputs),
+    })  # fmt: skip
+    return (event, *before.scaling_history)[:MAX_SCALING_HISTORY]
+
+
+def _scaler(before: InferencePoolStatus, plan: Plan) -> ScalerStatus | None:
+    """Written with its decisions, not by the clock."""
+    size = plan.size
+    if size is None or not size.is_change or size.history is None or size.limit is Reason.SUSPENDED:
+        return before.scaler
+    return scaler_status(size.history.memory)

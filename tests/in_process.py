@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 import httpx
+from fastapi import FastAPI
 
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.byte_codec import ByteCodec
@@ -29,20 +30,32 @@ POISON = 255  # no UTF-8 text has this byte, and the tests' prompts have it only
 
 
 class Gate:
-    """A runner's door: while it is closed no step ends, and a row with the poisonous token raises."""
+    """A runner's door: while it is closed no step ends, and a prompt that begins with poison raises."""
 
     def __init__(self, runner: SimRunner) -> None:
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self.eos_token_ids, self.vocab_size = runner.eos_token_ids, runner.vocab_size
         self._runner = runner
+        self._steps_left = -1
+        self.num_held = 0
         self._open = threading.Event()
         self._open.set()
 
     def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        if self._steps_left == 0:
+            self._open.clear()
+        self._steps_left -= 1
+        self.num_held = 0 if self._open.is_set() else 1
         self._open.wait()
-        if any(POISON in row.token_ids for row in batch.rows):
+        if any(row.start == 0 and row.token_ids[0] == POISON for row in batch.rows):
             raise RuntimeError("injected: this prompt makes the runner raise")
         return self._runner.run(batch)
+
+    def hold_after(self, *, steps: int) -> None:
+        self._steps_left = steps
+
+    def release(self) -> None:
+        self._open.set()
 
     @contextmanager
     def closed(self) -> Iterator[None]:
@@ -54,21 +67,44 @@ class Gate:
 
 
 @dataclass
+class Exchanges:
+    """The app, with what is said on its door noted: the in-process transport shows a body only when it is complete."""
+
+    app: FastAPI
+    body_parts: list[bytes] = field(default_factory=list)
+    num_open: int = 0
+    num_left: int = 0  # clients that were seen leaving
+
+    async def __call__(self, scope, receive, send) -> None:
+        async def noting_receive():
+            message = await receive()
+            self.num_left += message["type"] == "http.disconnect"
+            return message
+
+        async def noting_send(message) -> None:
+            if message["type"] == "http.response.body":
+                self.body_parts.append(message["body"])
+            await send(message)
+
+        self.num_open += 1
+        try:
+            await self.app(scope, noting_receive, noting_send)
+        finally:
+            self.num_open -= 1
+
+
+@dataclass
 class ServedApp:
     client: httpx.AsyncClient
     engine: EngineLoop
-    front: Front
     gate: Gate
-    body_parts: list[str] = field(default_factory=list)
+    exchanges: Exchanges
 
     def load(self) -> LoadReport:
         return self.engine.load()
 
     def background(self, path: str, body: dict) -> asyncio.Task[httpx.Response]:
         return asyncio.create_task(self.client.post(path, json=body))
-
-    def num_body_parts(self, part: str) -> int:
-        return self.body_parts.count(part)
 
     async def eventually(self, predicate: Callable[[], bool | Awaitable[bool]]) -> None:
         await eventually_async(predicate, timeout_seconds=10)
@@ -80,11 +116,17 @@ class ServedApp:
 
 @asynccontextmanager
 async def running_app(
-    *, slots: int = 8, max_queue: int = 64, ping_seconds: float = 15.0, answer_tokens: int | None = None
+    *,
+    slots: int = 8,
+    max_queue: int = 64,
+    ping_seconds: float = 15.0,
+    answer_tokens: int | None = None,
+    step_seconds: float = 0.0,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
     num_blocks = 8 * CONTEXT // BLOCK_SIZE
-    settings = SimSettings(num_blocks=num_blocks, answer_tokens=answer_tokens, step_time=StepTime(0, 0, 0))
+    step_time = StepTime(step_seconds, 0, 0)
+    settings = SimSettings(num_blocks=num_blocks, answer_tokens=answer_tokens, step_time=step_time)
     gate = Gate(SimRunner(settings, counters=counters))
     engine = EngineLoop(
         runner=gate,
@@ -99,10 +141,10 @@ async def running_app(
         codec = ByteCodec(gate.vocab_size)
         front = Front(engine, codec, model, metrics, executor, time.monotonic, time.time, ping_seconds)
         app = create_app(front, build_registry(engine, metrics))
-        parts: list[str] = []
-        transport = httpx.ASGITransport(recording(app, parts), raise_app_exceptions=False)
+        exchanges = Exchanges(app)
+        transport = httpx.ASGITransport(exchanges, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:
-            yield ServedApp(client, engine, front, gate, parts)
+            yield ServedApp(client, engine, gate, exchanges)
         await engine.stop()
 
 
@@ -116,17 +158,3 @@ def sizing(runner: Gate, slots: int) -> EngineSizing:
         weight_bytes=0,
         resident_bytes=0,
     )
-
-
-def recording(app, parts: list[str]):
-    """The app, with each part of a body noted as it is sent: the transport shows a body only when it is complete."""
-
-    async def recorded(scope, receive, send) -> None:
-        async def noted(message) -> None:
-            if message["type"] == "http.response.body":
-                parts.append(message["body"].decode())
-            await send(message)
-
-        await app(scope, receive, noted)
-
-    return recorded

@@ -74,7 +74,7 @@ class EngineProcess:
         self.signals.install()
         admin_socket, api_socket = bind(launch.host, launch.admin_port), bind(launch.host, launch.port)
         admin = HttpServer(create_admin_app(self.state, launch.drain_token_sha256), admin_socket)
-        admin.start()
+        await admin.start()
         log_event(
             "listening",
             port=port_of(api_socket),
@@ -103,7 +103,7 @@ class EngineProcess:
             self.state.registry = build_registry(engine, metrics)
             self.state.engine = engine
             api = HttpServer(create_app(front, self.state.registry), api_socket)
-            api.start()
+            await api.start()
             self.state.phase = Phase.SERVING
             log_event("ready", seconds=self._age(), models=parts.model.names, **parts.sizing.model_dump(by_alias=True))
             await self._until_stop(engine)

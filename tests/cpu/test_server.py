@@ -224,7 +224,7 @@ async def test_a_stream_that_waits_sends_comments_so_that_proxies_do_not_cut_it(
         with served.gate.closed():
             request = {"model": MODEL, "prompt": "x", "max_tokens": 2, "stream": True}
             running = served.background("/v1/completions", request)
-            await served.eventually(lambda: served.num_body_parts(": ping\n\n") >= 2)
+            await served.eventually(lambda: served.exchanges.body_parts.count(b": ping\n\n") >= 2)
         response = await running
     assert events_of_without_pings(response)[-1]["choices"][0]["finish_reason"] == "length"
 

@@ -80,8 +80,8 @@ def from_engine(error: EngineError) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The first fault of a body, named by the client's own field path."""
-    fault = error.errors(include_url=False)[0]
+    """The fault of a body that lies deepest (of a union, the branch that came closest), by the client's field path."""
+    fault = max(error.errors(include_url=False), key=lambda fault: len(fault["loc"]))
     if fault["type"] == "json_invalid":
         return bad_request(f"the request body is not valid JSON: {fault['ctx']['error']}", code="invalid_json")
     return bad_request(_sentence(fault), param=_path(fault), code=_CODES.get(fault["type"], "invalid_value"))

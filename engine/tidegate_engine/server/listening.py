@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from tidegate_engine.exits import BindFailed
 
@@ -37,7 +37,7 @@ def port_of(bound: socket.socket) -> int:
 class HttpServer:
     """One app on one socket, as a task of the running loop."""
 
-    def __init__(self, app: FastAPI, bound: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
         self._bound = bound
         self._server = _QuietServer(
             uvicorn.Config(
@@ -55,8 +55,10 @@ class HttpServer:
         )
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Returns when connections are accepted."""
         self._task = asyncio.create_task(self._server.serve(sockets=[self._bound]))
+        await self._server.accepting.wait()
 
     async def stop(self) -> None:
         """Idle connections close at once, answers in progress get a few seconds to be written."""
@@ -67,6 +69,14 @@ class HttpServer:
 
 class _QuietServer(uvicorn.Server):
     """uvicorn installs its own signal handlers around serve(); ours decide how a process ends."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepting = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepting.set()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

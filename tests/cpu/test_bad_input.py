@@ -1,0 +1,222 @@
+"""Whatever a client sends wrong gets an OpenAI-shaped answer that names the fault, and the engine never hears of it."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from in_process import CONTEXT, MODEL, ServedApp, running_app
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def chat(**fields) -> str:
+    return json.dumps({"model": MODEL, "messages": HELLO, **fields})
+
+
+def completion(**fields) -> str:
+    return json.dumps({"model": MODEL, "prompt": "x", **fields})
+
+
+# path, body, then what is answered: status, param, code (None: not looked at), words of the message
+BAD = {
+    "bad JSON": (CHAT, '{"model": ', 400, None, "invalid_json", "not valid JSON"),
+    "no JSON at all": (CHAT, "", 400, None, "invalid_json", "not valid JSON"),
+    "not UTF-8": (CHAT, b'{"model": "\xff"}', 400, None, "invalid_json", "not valid JSON"),
+    "half a surrogate pair": (COMPLETIONS, '{"model": "tide", "prompt": "\\ud800"}', 400, None, "invalid_json", ""),
+    "very deep JSON": (CHAT, "[" * 100_000, 400, None, "invalid_json", ""),
+    "not an object": (CHAT, "[]", 400, None, "invalid_value", ""),
+    "unknown model": (CHAT, chat(model="gpt-4"), 404, "model", "model_not_found", "gpt-4"),
+    "unknown model, completion": (COMPLETIONS, completion(model="x"), 404, "model", "model_not_found", MODEL),
+    "no model": (CHAT, json.dumps({"messages": HELLO}), 400, "model", "missing_parameter", "'model'"),
+    "no messages": (CHAT, json.dumps({"model": MODEL}), 400, "messages", "missing_parameter", "'messages'"),
+    "empty messages": (CHAT, chat(messages=[]), 400, "messages", "invalid_value", "at least 1"),
+    "unknown role": (CHAT, chat(messages=[{"role": "god"}]), 400, "messages[0].role", "invalid_value", "'user'"),
+    "image": (
+        CHAT,
+        chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+        400,
+        "messages[0].content[0].type",
+        "invalid_value",
+        "",
+    ),
+    "unknown field": (CHAT, chat(temprature=1), 400, "temprature", "unknown_parameter", "temprature"),
+    "several choices": (CHAT, chat(n=2), 400, "n", "unsupported_parameter", "'n'"),
+    "tools": (CHAT, chat(tools=[{"type": "function"}]), 400, "tools", "unsupported_parameter", "'tools'"),
+    "tool choice": (CHAT, chat(tool_choice="required"), 400, "tool_choice", "unsupported_parameter", ""),
+    "JSON mode": (
+        CHAT,
+        chat(response_format={"type": "json_object"}),
+        400,
+        "response_format",
+        "unsupported_parameter",
+        "",
+    ),
+    "log probabilities": (CHAT, chat(logprobs=True), 400, "logprobs", "unsupported_parameter", ""),
+    "log probabilities, completion": (
+        COMPLETIONS,
+        completion(logprobs=0),
+        400,
+        "logprobs",
+        "unsupported_parameter",
+        "",
+    ),
+    "penalty": (CHAT, chat(presence_penalty=0.5), 400, "presence_penalty", "unsupported_parameter", ""),
+    "echo": (COMPLETIONS, completion(echo=True), 400, "echo", "unsupported_parameter", ""),
+    "best of": (COMPLETIONS, completion(best_of=2), 400, "best_of", "unsupported_parameter", ""),
+    "negative temperature": (CHAT, chat(temperature=-1), 400, "temperature", "invalid_value", "greater than"),
+    "temperature NaN": (CHAT, '{"model": "tide", "messages": [], "temperature": NaN}', 400, None, None, ""),
+    "top_p zero": (CHAT, chat(top_p=0), 400, "top_p", "invalid_value", ""),
+    "text where a number belongs": (CHAT, chat(max_tokens="many"), 400, "max_tokens", "invalid_value", ""),
+    "no tokens": (CHAT, chat(max_tokens=0), 400, "max_tokens", "invalid_value", ""),
+    "seed out of range": (CHAT, chat(seed=2**64), 400, "seed", "invalid_value", ""),
+    "empty stop string": (CHAT, chat(stop=[""]), 400, "stop[0]", "invalid_value", ""),
+    "stream options without stream": (CHAT, chat(stream_options={}), 400, None, "invalid_value", "'stream'"),
+    "empty prompt": (COMPLETIONS, completion(prompt=""), 400, "prompt", None, ""),
+    "empty token list": (COMPLETIONS, completion(prompt=[]), 400, None, "invalid_value", "prompt"),
+    "token outside the vocabulary": (COMPLETIONS, completion(prompt=[1, 256]), 400, "prompt", None, "256"),
+    "negative token": (COMPLETIONS, completion(prompt=[-1]), 400, "prompt", None, "-1"),
+    "stop token outside": (COMPLETIONS, completion(stop_token_ids=[999]), 400, "stop_token_ids", None, "999"),
+    "prompt as long as the context": (
+        COMPLETIONS,
+        completion(prompt=[1] * CONTEXT),
+        400,
+        "prompt",
+        "context_length_exceeded",
+        f"{CONTEXT} tokens",
+    ),
+    "prompt of more bytes than the context can hold": (
+        COMPLETIONS,
+        completion(prompt="x" * (CONTEXT + 1)),
+        400,
+        "prompt",
+        "context_length_exceeded",
+        "bytes",
+    ),
+    "conversation too long": (
+        CHAT,
+        chat(messages=[{"role": "user", "content": "x" * CONTEXT}]),
+        400,
+        "prompt",
+        "context_length_exceeded",
+        "",
+    ),
+    "one of several prompts too long": (
+        COMPLETIONS,
+        completion(prompt=[[1], [1] * CONTEXT]),
+        400,
+        "prompt",
+        "context_length_exceeded",
+        "",
+    ),
+    "body too large": (COMPLETIONS, completion(prompt="x" * 2**21), 413, None, "request_too_large", "bytes"),
+    "unknown path": ("/v1/embeddings", "{}", 404, None, None, "/v1/embeddings"),
+    "tokenize nothing": ("/tokenize", "{}", 400, None, "invalid_value", "prompt"),
+    "detokenize what is no token": ("/detokenize", '{"tokens": [300]}', 400, "tokens", None, "300"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_a_wrong_request_is_refused_by_name_and_the_engine_is_untouched(name):
+    path, body, status, param, code, words = BAD[name]
+    async with running_app() as served:
+        started = time.monotonic()
+        response = await served.client.post(path, content=body)
+        seconds = time.monotonic() - started
+        report = served.load()
+    assert_openai_error(response, status)
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+    if code is not None:
+        assert error["code"] == code
+    assert words in error["message"]
+    assert (report.arrivals, report.rejects, report.running, report.waiting) == (0, 0, 0, 0)
+    assert seconds < 5
+
+
+async def test_a_get_where_a_post_belongs_is_405_in_the_same_shape():
+    async with running_app() as served:
+        assert_openai_error(await served.client.get(CHAT), 405)
+
+
+async def test_a_body_that_declares_no_length_is_cut_off_at_the_limit():
+    async def endless():
+        while True:
+            yield b" " * 2**16
+
+    async with running_app() as served:
+        response = await served.client.post(CHAT, content=endless())
+    assert_openai_error(response, 413)
+
+
+async def test_a_full_queue_answers_503_with_retry_after():
+    async with running_app(slots=1, max_queue=1) as served, saturated(served):
+        response = await served.client.post(COMPLETIONS, content=completion(max_tokens=2))
+        streamed = await served.client.post(COMPLETIONS, content=completion(max_tokens=2, stream=True))
+        report = served.load()
+    for refused in (response, streamed):
+        assert_openai_error(refused, 503)
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["connection"] == "close"
+    assert (report.arrivals, report.rejects, report.running, report.waiting) == (4, 2, 1, 1)
+
+
+async def test_when_one_of_several_prompts_is_refused_none_of_them_runs():
+    async with running_app(slots=1, max_queue=1) as served:
+        with served.gate.closed():
+            running = served.background(COMPLETIONS, json.loads(completion(max_tokens=2)))
+            await served.eventually(lambda: served.load().running == 1)
+            response = await served.client.post(COMPLETIONS, content=completion(prompt=["a", "b", "c"], max_tokens=2))
+            assert_openai_error(response, 503)
+        await running
+        await served.eventually_idle()
+        assert served.load().completions == 1
+
+
+async def test_a_draining_engine_answers_503_and_finishes_what_it_has():
+    async with running_app() as served:
+        with served.gate.closed():
+            running = served.background(COMPLETIONS, json.loads(completion(max_tokens=2)))
+            await served.eventually(lambda: served.load().running == 1)
+            served.engine.drain()
+            response = await served.client.post(COMPLETIONS, content=completion())
+        assert_openai_error(response, 503)
+        assert response.json()["error"]["code"] == "draining"
+        assert response.headers["connection"] == "close"
+        assert (await running).status_code == 200
+
+
+def assert_openai_error(response: httpx.Response, status: int) -> None:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+
+
+@asynccontextmanager
+async def saturated(served: ServedApp) -> AsyncIterator[None]:
+    """One request runs behind the closed gate, one waits: a queue of one is full."""
+    body = json.loads(completion(max_tokens=2))
+    with served.gate.closed():
+        running = served.background(COMPLETIONS, body)
+        await served.eventually(lambda: served.load().running == 1)
+        waiting = served.background(COMPLETIONS, body)
+        await served.eventually(lambda: served.load().waiting == 1)
+        yield
+    assert (await running).status_code == (await waiting).status_code == 200

@@ -1,13 +1,15 @@
 """Reading a pool: leniently when stored, strictly when a person wrote it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from tidegate_core.samples import Memory
 from tidegate_operator.api.errors import BadManifest
 from tidegate_operator.api.spec import InferencePoolSpec
-from tidegate_operator.api.status import ScalingEvent
+from tidegate_operator.api.status import ScalerStatus, ScalingEvent
 from tidegate_operator.api.v1alpha1 import InferencePool, read_manifest
 
 
@@ -100,3 +102,15 @@ def test_a_claim_root_is_an_empty_path() -> None:
 def test_times_are_written_as_kubernetes_writes_them() -> None:
     event = ScalingEvent(time=datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC), from_=1, to=2, reason="why")
     assert event.to_wire() == {"time": "2026-01-02T03:04:05Z", "from": 1, "to": 2, "reason": "why", "inputs": {}}
+
+
+def test_the_scalers_memory_survives_a_restart_but_not_the_hold() -> None:
+    before = Memory(
+        desired=3, last_scale_up=1_000_000.0, panic_until=1_000_060.0, strain_per_second=0.5, strain_time=1_000_000.0,
+        decided_at=1_000_005.0, peaks=((1_000_005.0, 3),),
+    )  # fmt: skip
+    stored = ScalerStatus.of(before).to_wire()
+    after = ScalerStatus.model_validate(stored).memory(desired=3)
+    assert stored["panicUntil"] == "1970-01-12T13:47:40Z"
+    assert after == replace(before, decided_at=None, peaks=())
+    assert ScalerStatus.of(after).to_wire() == stored

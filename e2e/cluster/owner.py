@@ -33,7 +33,7 @@ class Supervision:
     @classmethod
     def start(cls, spec: ClusterSpec, slot: Slot, *reserved: int) -> "Supervision":
         """Hands the slot, and the `reserved` descriptors, over to a new supervisor; wait_until_ready() comes next."""
-        remove_remains(spec.folder)
+        remove_remains(spec.folder, spec.network)
         spec.logs.mkdir(parents=True)
         spec.write()
         link_components(spec.binary, spec.folder)

@@ -7,8 +7,6 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-API_PORT = 6443
-
 
 @dataclass(frozen=True)
 class Network:
@@ -39,6 +37,11 @@ class Network:
     def services(self) -> str:
         return self.address("128.0/17")
 
+    @property
+    def label(self) -> str:
+        """Names the cluster's cgroup and its link on the machine (which may have 15 characters)."""
+        return f"tg-{self.number}"
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
@@ -68,14 +71,6 @@ class ClusterSpec:
     def kubeconfig(self, user: str) -> Path:
         return self.folder / f"{user}.kubeconfig"
 
-    @property
-    def ready_file(self) -> Path:
-        return self.folder / "ready"
-
-    @property
-    def failure_file(self) -> Path:
-        return self.folder / "failed"
-
     def write(self) -> None:
         facts = asdict(self) | {"folder": str(self.folder), "binary": str(self.binary)}
         (self.folder / "cluster.json").write_text(json.dumps(facts))
@@ -85,3 +80,26 @@ class ClusterSpec:
         facts = json.loads((folder / "cluster.json").read_text())
         network = Network(**facts.pop("network")) if facts["network"] else facts.pop("network")
         return cls(**facts | {"folder": Path(facts["folder"]), "binary": Path(facts["binary"]), "network": network})
+
+    # How the processes of one cluster tell each other how far they are:
+
+    @property
+    def ready_file(self) -> Path:
+        return self.folder / "ready"
+
+    @property
+    def failure_file(self) -> Path:
+        return self.folder / "failed"
+
+    @property
+    def network_ready_file(self) -> Path:
+        return self.folder / "network-ready"
+
+    @property
+    def pid_file(self) -> Path:
+        """Pid of the namespaces' pid 1 as the machine numbers it."""
+        return self.folder / "init.pid"
+
+    @property
+    def supervisor_pid_file(self) -> Path:
+        return self.folder / "supervisor.pid"

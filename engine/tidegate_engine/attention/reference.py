@@ -93,12 +93,15 @@ def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[
         for done in range(0, num_queries, PREFILL_QUERIES):
             taken = min(PREFILL_QUERIES, num_queries - done)
             last = context - num_queries + done + taken
-            tokens = slice(starts[row] + done, starts[row] + done + taken)
-            where = _Where([row], tokens, list(range(last - taken, last)))
+            first = starts[row] + done
+            where = _Where([row], slice(first, first + taken), list(range(last - taken, last)))
             parts.append(_part(inputs, where, block_size, window))
     for rows in decodes.values():
-        tokens = _as_slice([starts[row] for row in rows], inputs.query_start.device)
-        where = _Where(rows, tokens, [contexts[row] - 1 for row in rows])
+        where = _Where(
+            rows,
+            _as_slice([starts[row] for row in rows], inputs.query_start.device),
+            [contexts[row] - 1 for row in rows],
+        )
         parts.append(_part(inputs, where, block_size, window))
     return tuple(parts)
 

@@ -1,0 +1,67 @@
+"""What this process may use: CPU and memory limits of its container (cgroup v2 or v1), else the machine's.
+
+torch and glibc see the machine; a pod limited to half a core on a 64-core node must not start 64 threads, and its KV
+pool has to fit its own memory limit.
+"""
+
+import os
+from collections.abc import Iterator
+from math import ceil
+from pathlib import Path, PurePosixPath
+
+CGROUPS = Path("/sys/fs/cgroup")
+PROCESS = Path("/proc/self")
+_NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+
+
+def cpu_threads(root: Path = CGROUPS, process: Path = PROCESS) -> int:
+    """The CPU limit rounded up, at most the cores this process may run on, at least 1."""
+    available = len(os.sched_getaffinity(0))
+    limits = [limit for folder in _folders(root, process, "cpu") if (limit := _cpu_limit(folder)) is not None]
+    return max(1, min(available, ceil(min(limits, default=available))))
+
+
+def memory_limit_bytes(root: Path = CGROUPS, process: Path = PROCESS) -> int:
+    """The smallest memory limit that applies, or the machine's memory."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [limit for folder in _folders(root, process, "memory") if (limit := _memory_limit(folder)) is not None]
+    return min([machine, *limits])
+
+
+def _folders(root: Path, process: Path, controller: str) -> Iterator[Path]:
+    """The process's cgroup and all above it, since every level limits. In a container its own may be the root."""
+    for line in (process / "cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            base = root
+        elif controller in controllers.split(","):
+            base = root / controllers if (root / controllers).is_dir() else root / controller
+        else:
+            continue
+        inner = PurePosixPath(path.lstrip("/"))
+        yield from (base / part for part in (inner, *inner.parents) if (base / part).is_dir())
+
+
+def _cpu_limit(folder: Path) -> float | None:
+    """Cores; None: unlimited at this level."""
+    if (text := _read(folder / "cpu.max")) is not None:
+        quota, period = text.split()
+        return None if quota == "max" else int(quota) / int(period)
+    quota_v1, period_v1 = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")
+    if quota_v1 is None or period_v1 is None or int(quota_v1) <= 0:
+        return None
+    return int(quota_v1) / int(period_v1)
+
+
+def _memory_limit(folder: Path) -> int | None:
+    text = _read(folder / "memory.max") or _read(folder / "memory.limit_in_bytes")
+    if text is None or text == "max" or int(text) >= _NO_LIMIT_BYTES:
+        return None
+    return int(text)
+
+
+def _read(file: Path) -> str | None:
+    try:
+        return file.read_text().strip()
+    except FileNotFoundError:
+        return None

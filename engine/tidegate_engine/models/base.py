@@ -1,0 +1,41 @@
+"""What the runner asks of a model, whatever its family."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tidegate_engine.kv_cache import PagedStep
+from tidegate_engine.layers import LayerLoader
+
+
+class Model(Protocol):
+    """Token ids and positions are int64 [tokens], the ragged rows of a step one after the other."""
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, step: PagedStep) -> torch.Tensor:
+        """Normalised hidden states [tokens, hidden_size]; writes the step's keys and values to the cache."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """fp32 [rows, vocab_size] of the rows that are sampled."""
+        ...
+
+
+@dataclass(frozen=True)
+class HeadCounts:
+    """How a fused projection divides into query, key and value heads: [query | key | value]."""
+
+    num_query: int
+    num_kv: int
+    head_dim: int
+
+    def split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Heads that are rotated (queries, then keys) and values, each [tokens, heads, head_dim]."""
+        heads = projected.view(projected.shape[0], -1, self.head_dim)
+        num_rotated = self.num_query + self.num_kv
+        return heads[:, :num_rotated], heads[:, num_rotated:]
+
+    def qk_norm(self, loader: LayerLoader, attention: str) -> torch.Tensor:
+        """Both norms as one, [query + key heads, head_dim]: a single call normalises all rotated heads."""
+        query_norm, key_norm = (loader.vector(f"{attention}.{name}_norm.weight") for name in ("q", "k"))
+        return torch.cat((query_norm.expand(self.num_query, -1), key_norm.expand(self.num_kv, -1)))

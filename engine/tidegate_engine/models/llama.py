@@ -1,0 +1,79 @@
+"""Llama and its descendants: Mistral (window), Qwen2 (biases, which the checkpoint shows), Qwen3 (QK norm).
+
+x += attention(norm(x));  x += down(silu(gate(norm(x))) * up(norm(x)))
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from tidegate_checkpoint.config import ModelConfig, parse_config
+from tidegate_checkpoint.config_json import Json
+from tidegate_engine.kv_cache import PagedStep
+from tidegate_engine.layers import LayerLoader, rms_norm
+from tidegate_engine.linear import Linear
+from tidegate_engine.models.base import HeadCounts
+from tidegate_engine.models.settings import number, rope_scaling
+from tidegate_engine.rope import Rotation, inverse_frequencies, rotate, rotation_at
+
+
+@dataclass(frozen=True)
+class Layer:
+    attention_norm: torch.Tensor
+    qkv: Linear
+    qk_norm: torch.Tensor | None  # [query + key heads, head_dim]
+    output: Linear
+    mlp_norm: torch.Tensor
+    gate_up: Linear
+    down: Linear
+    window: int | None
+
+
+class Llama:
+    """See models.base.Model."""
+
+    def __init__(self, config: Json, loader: LayerLoader, device: torch.device) -> None:
+        facts = parse_config(config, "the model's config")
+        self._heads = HeadCounts(facts.num_attention_heads, facts.num_kv_heads, facts.head_dim)
+        self._epsilon = number(config, "rms_norm_eps")
+        self._scale = facts.head_dim**-0.5
+        frequencies = inverse_frequencies(facts.head_dim, number(config, "rope_theta"), rope_scaling(config))
+        self._frequencies = frequencies.to(device)
+        self._embedding = loader.embedding("model.embed_tokens.weight")
+        self._layers = loader.each(lambda index: _load_layer(facts, self._heads, loader, index), facts.num_layers)
+        self._norm = loader.vector("model.norm.weight")
+        self._head = loader.head("lm_head", self._embedding)
+
+    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, step: PagedStep) -> torch.Tensor:
+        x = self._embedding(token_ids)
+        rotation = rotation_at(positions, self._frequencies, x.dtype)
+        for index, layer in enumerate(self._layers):
+            x = x + self._attend(index, layer, rms_norm(x, layer.attention_norm, self._epsilon), rotation, step)
+            gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, self._epsilon)).chunk(2, -1)
+            x = x + layer.down(F.silu(gate) * up)
+        return rms_norm(x, self._norm, self._epsilon)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._head(hidden).float()
+
+    def _attend(self, index: int, layer: Layer, x: torch.Tensor, rotation: Rotation, step: PagedStep) -> torch.Tensor:
+        rotated, values = self._heads.split(layer.qkv(x))
+        if layer.qk_norm is not None:
+            rotated = rms_norm(rotated, layer.qk_norm, self._epsilon)
+        queries, keys = rotate(rotated, rotation).tensor_split((self._heads.num_query,), 1)
+        return layer.output(step.attend(index, queries, keys, values, scale=self._scale, window=layer.window))
+
+
+def _load_layer(facts: ModelConfig, heads: HeadCounts, loader: LayerLoader, index: int) -> Layer:
+    attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
+    return Layer(
+        attention_norm=loader.vector(f"model.layers.{index}.input_layernorm.weight"),
+        qkv=loader.linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
+        qk_norm=heads.qk_norm(loader, attention) if facts.architecture == "qwen3" else None,
+        output=loader.linear(f"{attention}.o_proj"),
+        mlp_norm=loader.vector(f"model.layers.{index}.post_attention_layernorm.weight"),
+        gate_up=loader.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
+        down=loader.linear(f"{mlp}.down_proj"),
+        window=facts.windows[index],
+    )

@@ -1,0 +1,138 @@
+"""From a checkpoint on disk to a model in memory and room for its KV pool. The torch runner's start-up.
+
+Peak memory is what is kept plus the layers in flight: files are mapped, a matrix is decoded, packed and let go of
+before the next one, and what the allocator still holds afterwards is returned to the system before free memory is
+measured.
+"""
+
+import ctypes
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tidegate_checkpoint.config_json import Json
+from tidegate_checkpoint.shape import read_shape
+from tidegate_core.accelerator import Device
+from tidegate_core.launch import EngineLaunch
+from tidegate_core.memory import weight_bytes
+from tidegate_core.quantity import format_bytes
+from tidegate_core.shape import ModelShape
+from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, free_after_load, plan_blocks
+from tidegate_core.storage import Precision, storage_of
+from tidegate_engine.container import cpu_threads, memory_limit_bytes
+from tidegate_engine.exits import DoesNotFit
+from tidegate_engine.kv_cache import KvLayout
+from tidegate_engine.layers import LayerLoader
+from tidegate_engine.linear_choice import LinearChoice
+from tidegate_engine.models.base import Model
+from tidegate_engine.models.registry import load_model
+from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.weights import open_weights
+
+_DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model ready to compute, and what the rest of the engine needs to know of it."""
+
+    model: Model
+    shape: ModelShape
+    device: torch.device
+    kv_layout: KvLayout
+    weight_bytes: int  # as kept
+    eos_token_ids: frozenset[int]
+    used_bytes: int  # of the device, measured after loading
+
+
+def load(launch: EngineLaunch, path: Path) -> LoadedModel:
+    """Raises CheckpointError."""
+    torch.set_num_threads(launch.threads or cpu_threads())
+    shape = read_shape(path)
+    weights = open_weights(path)
+    device = torch.device(launch.device.value)
+    storage = storage_of(shape)
+    loader = LayerLoader(
+        weights,
+        device=device,
+        dtype=_DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32,
+        precision=storage.precision,
+        choice=LinearChoice(time.perf_counter),
+    )
+    model = load_model(weights.config, loader, device)
+    _return_free_memory()
+    return LoadedModel(
+        model=model,
+        shape=shape,
+        device=device,
+        kv_layout=_kv_layout(shape, _kv_dtype(launch.device, shape, storage.precision)),
+        weight_bytes=weight_bytes(shape, storage, launch.device),
+        eos_token_ids=_eos_token_ids(path, weights.config),
+        used_bytes=private_bytes() if launch.device is Device.CPU else _used_on_device(device),
+    )
+
+
+def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | None = None) -> BlockPlan:
+    """KV blocks in what is really free, or in launch.kv_memory. Raises DoesNotFit with the numbers."""
+    if memory_bytes is None:
+        memory_bytes = memory_limit_bytes() if launch.device is Device.CPU else _memory_of(loaded.device)
+    target = Target(launch.device, memory_bytes)
+    demand = Demand(
+        context_max=launch.context,
+        context_min=launch.context and min(launch.context, 2048),
+        prompt_tokens=launch.prompt_tokens,
+        output_tokens=launch.output_tokens,
+        max_slots=launch.slots,
+    )
+    free_bytes = launch.kv_memory or free_after_load(loaded.shape, target, loaded.used_bytes)
+    plan = plan_blocks(loaded.shape, target, demand, free_bytes)
+    if plan.slots == 0:
+        raise DoesNotFit(
+            f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold a context "
+            f"of {plan.context} tokens only; of {format_bytes(memory_bytes)}, the loaded model takes "
+            f"{format_bytes(loaded.used_bytes)}: give it more memory or a smaller --context"
+        )
+    return plan
+
+
+def _kv_dtype(device: Device, shape: ModelShape, precision: Precision) -> torch.dtype:
+    """On CPU 16 bits mean fp16, which keeps more digits than bf16; on CUDA the cache has the model's dtype."""
+    if device is Device.CUDA:
+        return _DTYPES[shape.dtype]
+    return torch.float32 if precision is Precision.BITS_32 else torch.float16
+
+
+def _kv_layout(shape: ModelShape, dtype: torch.dtype) -> KvLayout:
+    heads = {(group.num_kv_heads, group.head_dim) for group in shape.attention}
+    assert len(heads) == 1, f"{shape.architecture}: layers with different heads: {heads}"
+    ((num_kv_heads, head_dim),) = heads
+    num_layers = sum(group.num_layers for group in shape.attention)
+    return KvLayout(num_layers, BLOCK_SIZE, num_kv_heads, head_dim, dtype)
+
+
+def _eos_token_ids(path: Path, config: Json) -> frozenset[int]:
+    """generation_config.json, where there is one, knows more of them than config.json."""
+    generation = path / "generation_config.json"
+    found = json.loads(generation.read_bytes()) if generation.is_file() else {}
+    eos = found.get("eos_token_id", config.get("eos_token_id"))
+    return frozenset(eos if isinstance(eos, list) else () if eos is None else (eos,))
+
+
+def _return_free_memory() -> None:
+    """Glibc keeps freed pieces of the arenas that loading threads used; other C libraries have no such call."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _memory_of(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[1]
+
+
+def _used_on_device(device: torch.device) -> int:
+    torch.cuda.empty_cache()
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return total_bytes - free_bytes

@@ -1,0 +1,122 @@
+"""Runs steps with a real model, on CPU or CUDA: the torch side of the seam in runner.py.
+
+    StepBatch -> tensors -> hidden states -> rows that are sampled -> logits -> tokens
+
+Built by TorchRunner.load in the loading thread, used by the engine loop's thread alone.
+"""
+
+import secrets
+from hashlib import blake2b
+from pathlib import Path
+from typing import Self
+
+import torch
+
+from tidegate_core.accelerator import Device
+from tidegate_core.launch import AttentionKind, EngineLaunch
+from tidegate_core.memory import LOGITS_ROWS
+from tidegate_core.sizing import BLOCK_SIZE, BlockPlan
+from tidegate_engine.attention.base import Attention, choose_attention
+from tidegate_engine.kv_cache import KvCache, PagedStep
+from tidegate_engine.request import SamplingParams
+from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.sampler import Draw, sample
+from tidegate_engine.step_tensors import step_tensors
+from tidegate_engine.torch_loading import LoadedModel, load, plan_pool
+
+WARM_UP_TOKENS = 2 * BLOCK_SIZE
+
+
+class TorchRunner:
+    """Implements Runner. Greedy and seeded answers do not depend on what else is in a batch."""
+
+    is_simulation = False
+
+    def __init__(
+        self, loaded: LoadedModel, plan: BlockPlan, cache: KvCache, attention: Attention, entropy: bytes
+    ) -> None:
+        """`entropy` seeds requests that bring no seed."""
+        self.plan = plan
+        self.cache = cache
+        self.num_blocks = cache.num_blocks
+        self.block_size = cache.block_size
+        self.vocab_size = loaded.shape.vocab_size
+        self.eos_token_ids = loaded.eos_token_ids
+        self.weight_bytes = loaded.weight_bytes
+        self._model = loaded.model
+        self._device = loaded.device
+        self._logits_rows = LOGITS_ROWS[Device(loaded.device.type)]
+        self._attention = attention
+        self._entropy = entropy
+
+    @classmethod
+    def load(cls, launch: EngineLaunch, path: Path, *, memory_bytes: int | None = None) -> Self:
+        """Loads, allocates the KV pool and computes a first step, so that requests meet a warm engine.
+
+        `memory_bytes` of the device; None: the container's or the card's. Raises CheckpointError or DoesNotFit.
+        """
+        loaded = load(launch, path)
+        plan = plan_pool(launch, loaded, memory_bytes)
+        cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
+        attention = attention_for(choose_attention(launch.attention, launch.device))
+        runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))
+        runner.warm_up()
+        return runner
+
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        """See Runner.run."""
+        with torch.inference_mode():
+            hidden = self._hidden(batch)
+            sampled = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
+            tokens: list[int] = []
+            for start in range(0, len(sampled), self._logits_rows):
+                chunk = sampled[start : start + self._logits_rows]
+                logits = self._model.logits(hidden[_last_tokens(batch, chunk)])
+                tokens += sample(logits, [self._draw(batch.rows[index]) for index in chunk])
+        by_row = dict(zip(sampled, tokens, strict=True))
+        return tuple(by_row.get(index) for index in range(len(batch.rows)))
+
+    def warm_up(self) -> None:
+        """A prefill and a decode: first calls allocate workspaces, on CUDA they also compile and load kernels."""
+        num_tokens = min(WARM_UP_TOKENS, self.num_blocks * self.block_size - 1)
+        table = tuple(range(-(-(num_tokens + 1) // self.block_size)))
+        greedy = SamplingParams(max_tokens=2, temperature=0.0)
+        self.run(StepBatch((ScheduledRow("warm-up", (0,) * num_tokens, 0, table, greedy, 0),)))
+        self.run(StepBatch((ScheduledRow("warm-up", (0,), num_tokens, table, greedy, 1),)))
+
+    def _hidden(self, batch: StepBatch) -> torch.Tensor:
+        tensors = step_tensors(batch.rows, self.block_size, self._device)
+        step = PagedStep(self.cache, tensors.attention, self._attention)
+        return self._model.hidden(tensors.token_ids, tensors.positions, step)
+
+    def _draw(self, row: ScheduledRow) -> Draw:
+        assert row.sampling is not None
+        sampling = row.sampling
+        seed = self._own_seed(row.request_id) if sampling.seed is None else sampling.seed
+        return Draw(sampling.temperature, sampling.top_k, sampling.top_p, seed, row.num_outputs)
+
+    def _own_seed(self, request_id: str) -> int:
+        """Differs between requests and processes, yet is the same when a step is repeated."""
+        digest = blake2b(request_id.encode(), key=self._entropy, digest_size=8).digest()
+        return int.from_bytes(digest, "little")
+
+
+def attention_for(kind: AttentionKind) -> Attention:
+    """The implementation; Triton is imported only where it is used, since it needs a GPU or its interpreter."""
+    if kind is AttentionKind.TRITON:
+        from tidegate_engine.attention import triton
+
+        return triton.attend
+    from tidegate_engine.attention import reference
+
+    return reference.attend
+
+
+def _last_tokens(batch: StepBatch, rows: list[int]) -> list[int]:
+    """Positions in the step of the last token of each of these rows."""
+    ends = []
+    end = 0
+    for row in batch.rows:
+        end += len(row.token_ids)
+        ends.append(end - 1)
+    return [ends[index] for index in rows]

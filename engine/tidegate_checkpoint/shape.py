@@ -36,8 +36,10 @@ class _Entry:
     num_bytes: int
 
     @property
-    def group(self) -> tuple[WeightRole, TpRule, str]:
-        return _role(self), TpRule.REPLICATED if _REPLICATED.search(self.name) else TpRule.SPLIT, self.dtype
+    def group(self) -> tuple[WeightRole, TpRule, str, int]:
+        """The last is the width, 0 for vectors."""
+        rule = TpRule.REPLICATED if _REPLICATED.search(self.name) else TpRule.SPLIT
+        return _role(self), rule, self.dtype, self.shape[-1] if len(self.shape) > 1 else 0
 
 
 def read_shape(path: Path) -> ModelShape:
@@ -111,11 +113,15 @@ def _shape(config_json: Json, config: ModelConfig, entries: list[_Entry]) -> Mod
 
 
 def _weight_groups(entries: Iterable[_Entry]) -> tuple[WeightGroup, ...]:
-    sums: dict[tuple[WeightRole, TpRule, str], tuple[int, int]] = {}
+    sums: dict[tuple[WeightRole, TpRule, str, int], tuple[int, int]] = {}
     for entry in entries:
-        num_elements, num_bytes = sums.get(entry.group, (0, 0))
-        sums[entry.group] = num_elements + prod(entry.shape), num_bytes + entry.num_bytes
-    return tuple(WeightGroup(*group, *sums[group]) for group in sorted(sums))
+        group = entry.group
+        num_elements, num_bytes = sums.get(group, (0, 0))
+        sums[group] = num_elements + prod(entry.shape), num_bytes + entry.num_bytes
+    return tuple(
+        WeightGroup(role, rule, dtype, *sums[role, rule, dtype, width], width or None)
+        for role, rule, dtype, width in sorted(sums)
+    )
 
 
 def _role(entry: _Entry) -> WeightRole:

@@ -23,7 +23,7 @@ from tidegate_operator.kube import ApiServer
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observe import NodeCache
 from tidegate_operator.plan import PlanSettings
-from tidegate_operator.probes import Metrics
+from tidegate_operator.probes import Health, Metrics, serve_probes
 from tidegate_operator.reconcile import Reconciler
 from tidegate_operator.resources import POOL
 from tidegate_operator.revisions import EngineDefaults
@@ -94,6 +94,9 @@ async def run(settings: OperatorSettings, kube: ApiServer, token: str) -> int:
         metrics = Metrics(depth=lambda: queue.depth)
         engines = AdminPorts(session, token=token, timeout_seconds=settings.scrape.timeout_seconds)
         queue = build_queue(settings, kube, engines, token, metrics)
+        watcher = Watcher(kube.connection, enqueue, settings.namespaces, on_end=end)
+        health = Health(is_alive=lambda: not failed.is_set(), is_ready=lambda: watcher.is_ready)
+        probes = await serve_probes(settings.port, health, metrics)
         work = asyncio.create_task(queue.run(), name="work queue")
         start = asyncio.create_task(start_when_installed(kube, settings, watcher), name="start")
         waits = [asyncio.create_task(event.wait()) for event in (stop, failed)]

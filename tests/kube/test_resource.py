@@ -1,0 +1,272 @@
+"""The resource on a real API server: what is accepted, what is refused and with which sentence, and how it shows."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster.api_server import ApiServer
+from e2e.cluster.errors import KubectlFailed
+from tidegate_operator.api.base import CRD_NAME
+from tidegate_operator.api.conditions import Condition, ConditionType
+from tidegate_operator.api.crd import crd_yaml
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import InferencePoolStatus, ScalingEvent, SizingStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from waiting import eventually
+
+Kubectl = Callable[..., str]
+MINIMAL = {"model": {"uri": "pvc://models/qwen3"}}
+NOW = "2026-01-02T03:04:05Z"
+
+
+@pytest.fixture(scope="module")
+def installed(api_server: ApiServer) -> ApiServer:
+    """The API server with our CRD, established."""
+    api_server.kubectl("apply", "--server-side", "-f", "-", input=crd_yaml())
+    api_server.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+    return api_server
+
+
+@pytest.fixture
+def kubectl(installed: ApiServer, namespace: str) -> Kubectl:
+    """kubectl in this test's namespace."""
+
+    def run(*arguments: str, **options: Any) -> str:
+        return installed.kubectl("--namespace", namespace, *arguments, **options)
+
+    return run
+
+
+@pytest.fixture
+def try_out(installed: ApiServer) -> Kubectl:
+    """What the server would say to the creation of a manifest."""
+    return lambda manifest: installed.kubectl("create", "--dry-run=server", "-f", "-", input=manifest)
+
+
+def pool(name: str = "chat", **spec: Any) -> str:
+    manifest = {"apiVersion": "tidegate.dev/v1alpha1", "kind": "InferencePool", "metadata": {"name": name}}
+    return json.dumps(manifest | {"spec": MINIMAL | spec})
+
+
+def stored(kubectl: Kubectl, name: str = "chat") -> dict[str, Any]:
+    return json.loads(kubectl("get", CRD_NAME, name, "-o", "json"))
+
+
+def test_three_lines_of_spec_work_and_get_their_defaults(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    spec = stored(kubectl)["spec"]
+    assert spec == {
+        "model": {"uri": "pvc://models/qwen3"},
+        "context": {},
+        "traffic": {"promptTokens": 900, "outputTokens": 300},
+        "accelerator": {"resource": "nvidia.com/gpu"},
+        "replicas": 1,
+        "minReplicas": 1,
+        "objectives": {"ttftMilliseconds": 2000, "itlMilliseconds": 100},
+        "scaling": {"mode": "Auto", "scaleDownHoldSeconds": 300},
+        "queue": {"maxRequests": 64, "maxWaitSeconds": 30},
+        "drain": {"timeoutSeconds": 120},
+        "pod": {"resources": {}},
+        "suspend": False,
+    }
+
+
+def test_the_servers_defaults_are_those_of_the_models(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    ours = InferencePool.model_validate(json.loads(pool())).spec
+    assert InferencePool.model_validate(stored(kubectl)).spec == ours
+
+
+CPU = {"accelerator": {"resource": "cpu"}}
+REFUSALS = [
+    pytest.param({"model": {"uri": "s3://bucket/x"}}, "must be pvc://CLAIM/PATH", id="another scheme"),
+    pytest.param({"model": {"uri": "pvc://models/../etc"}}, "must be pvc://CLAIM/PATH", id="a path that climbs"),
+    pytest.param(
+        {"context": {"max": 100, "min": 200}}, "context.min is larger than context.max; lower min", id="context"
+    ),
+    pytest.param(
+        {"minReplicas": 3, "maxReplicas": 2, "replicas": 2}, "minReplicas is larger than maxReplicas", id="bounds"
+    ),
+    pytest.param(
+        {"replicas": 5, "maxReplicas": 2}, "replicas is larger than maxReplicas; lower replicas", id="replicas"
+    ),
+    pytest.param({"replicas": 0}, "replicas must be at least 1; to stop every replica set suspend", id="no replicas"),
+    pytest.param(
+        {"minReplicas": 0}, "minReplicas must be at least 1; to stop every replica set suspend", id="no minimum"
+    ),
+    pytest.param(CPU, "a cpu pool needs pod.resources.limits.memory", id="cpu without memory"),
+    pytest.param(
+        {"accelerator": {"resource": "cpu", "memory": "4Gi"}, "pod": {"resources": {"limits": {"memory": "4Gi"}}}},
+        "accelerator.memory does not apply to a cpu pool",
+        id="cpu with device memory",
+    ),
+    pytest.param(
+        {"accelerator": {"resource": "gpu"}}, "must be an extended resource such as nvidia.com/gpu", id="device"
+    ),
+    pytest.param({"scaling": {"mode": "Magic"}}, 'supported values: "Auto", "Manual"', id="an unknown mode"),
+    pytest.param({"accelerator": {"memory": "lots"}}, "spec.accelerator.memory", id="no quantity"),
+    pytest.param({"contxt": {"max": 100}}, 'unknown field "spec.contxt"', id="a misspelt field"),
+    pytest.param({"traffic": {"promptTokens": 0}}, "spec.traffic.promptTokens", id="an empty prompt"),
+]
+
+
+@pytest.mark.parametrize(("changes", "sentence"), REFUSALS)
+def test_an_impossible_spec_is_refused_with_what_to_do(
+    kubectl: Kubectl, changes: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(KubectlFailed) as refusal:
+        kubectl("create", "-f", "-", input=pool(**changes))
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("a" * 41, id="too long"), pytest.param("1st", id="a digit first"), pytest.param("a.b", id="a dot")],
+)
+def test_a_name_that_children_cannot_carry_is_refused(try_out: Kubectl, name: str) -> None:
+    with pytest.raises(KubectlFailed, match=r"metadata.name must have at most 40 characters, start with a letter"):
+        try_out(pool(name))
+
+
+def test_a_name_of_forty_characters_is_accepted(try_out: Kubectl) -> None:
+    assert "created" in try_out(pool("a" * 40))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param(CPU | {"pod": {"resources": {"limits": {"memory": "4Gi", "cpu": 2}}}}, id="cpu with its memory"),
+        pytest.param({"minReplicas": 2}, id="only a minimum"),
+        pytest.param({"scaling": {"mode": "Manual"}, "replicas": 9, "maxReplicas": 2}, id="manual beyond the maximum"),
+        pytest.param({"accelerator": {"resource": "amd.com/gpu", "memory": 1}}, id="another vendor"),
+        pytest.param(
+            {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}}, id="placement"
+        ),
+    ],
+)
+def test_a_possible_spec_is_accepted(try_out: Kubectl, changes: dict[str, Any]) -> None:
+    assert "created" in try_out(pool(**changes))
+
+
+def test_an_update_is_checked_like_a_creation(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool(maxReplicas=4))
+    with pytest.raises(KubectlFailed, match="replicas is larger than maxReplicas"):
+        kubectl("scale", f"{CRD_NAME}/chat", "--replicas=5")
+
+
+def test_kubectl_scale_writes_spec_replicas(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool(maxReplicas=4))
+    kubectl("scale", f"{CRD_NAME}/chat", "--replicas=3")
+    assert stored(kubectl)["spec"]["replicas"] == 3
+    scale = json.loads(kubectl("get", CRD_NAME, "chat", "--subresource=scale", "-o", "json"))
+    assert scale["spec"]["replicas"] == 3
+
+
+def test_a_server_side_dry_run_changes_nothing(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    before = stored(kubectl)
+    kubectl("apply", "--server-side", "--dry-run=server", "-f", "-", input=pool(replicas=1))
+    assert stored(kubectl)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def full_status() -> InferencePoolStatus:
+    """Every field set."""
+    ready = Condition(
+        type=ConditionType.READY, status="True", reason=Reason.ALL_REPLICAS_READY, message="3 of 3", observed_generation=1,
+        last_transition_time=NOW,
+    )  # fmt: skip
+    event = ScalingEvent.model_validate(
+        {"time": NOW, "from": 1, "to": 3, "reason": "1 -> 3: why", "inputs": {"running": "8.0"}}
+    )
+    numbers = {name: 1 for name, field in SizingStatus.model_fields.items() if field.annotation in (int, int | None)}
+    sizing = SizingStatus(
+        **{**numbers, "context": 8192, "slots": 12}, fits=True, binding_constraint="kvMemory", remedies=("x",)
+    )
+    model = {
+        "architecture": "Qwen3ForCausalLM", "parameters": 8 * 10**9, "weightBytes": 16 * 10**9, "kvBytesPerToken": 147_456,
+        "maxContext": 40960, "fingerprint": "abc",
+    }  # fmt: skip
+    scaler = {
+        "lastScaleUp": NOW, "lastScaleDown": NOW, "panicUntil": NOW, "strainRequestsPerHour": 1800, "strainTime": NOW,
+    }  # fmt: skip
+    return InferencePoolStatus.model_validate({
+        "observedGeneration": 1, "conditions": [ready], "model": model, "sizing": sizing, "replicas": 3,
+        "readyReplicas": 3, "updatedReplicas": 3, "desiredReplicas": 3, "ready": "3/3", "phase": "Ready",
+        "selector": "app=x", "scalingHistory": [event], "scaler": scaler, "endpoint": "http://chat.team-a:8000/v1",
+    })  # fmt: skip
+
+
+def apply_status(kubectl: Kubectl, status: dict[str, Any]) -> None:
+    document = json.loads(pool()) | {"status": status}
+    del document["spec"]
+    kubectl(
+        "apply",
+        "--server-side",
+        "--subresource=status",
+        "--field-manager=test-status",
+        "-f",
+        "-",
+        input=json.dumps(document),
+    )
+
+
+def test_every_status_field_survives_the_server_so_that_a_second_write_is_none(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    status = full_status()
+    assert status.model_fields_set == set(InferencePoolStatus.model_fields)
+    apply_status(kubectl, status.to_wire())
+    first = stored(kubectl)
+    assert first["status"] == status.to_wire()
+    assert InferencePool.model_validate(first).status == status
+    apply_status(kubectl, status.to_wire())
+    assert stored(kubectl)["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+def test_status_is_written_only_through_its_subresource_and_leaves_the_generation_alone(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=json.dumps(json.loads(pool()) | {"status": {"replicas": 7}}))
+    assert "status" not in stored(kubectl)
+    apply_status(kubectl, full_status().to_wire())
+    assert stored(kubectl)["metadata"]["generation"] == 1
+    kubectl("patch", CRD_NAME, "chat", "--type=merge", "-p", '{"spec": {"suspend": true}, "status": {"replicas": 9}}')
+    after = stored(kubectl)
+    assert after["metadata"]["generation"] == 2
+    assert after["status"]["replicas"] == 3
+
+
+def test_the_scale_subresource_shows_replicas_and_selector_to_autoscalers(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    apply_status(kubectl, full_status().to_wire())
+    scale = json.loads(kubectl("get", CRD_NAME, "chat", "--subresource=scale", "-o", "json"))
+    assert scale["status"] == {"replicas": 3, "selector": "app=x"}
+
+
+def test_the_table_shows_what_matters(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", input=pool())
+    apply_status(kubectl, full_status().to_wire())
+    head, row = kubectl("get", "tgp").splitlines()
+    assert head.split() == ["NAME", "MODEL", "READY", "DESIRED", "CONTEXT", "SLOTS", "ACCELERATOR", "STATUS", "AGE"]
+    assert row.split()[:-1] == ["chat", "pvc://models/qwen3", "3/3", "3", "8192", "12", "nvidia.com/gpu", "Ready"]
+
+
+def test_explain_tells_what_a_field_means(kubectl: Kubectl) -> None:
+    def explained(path: str) -> str:
+        return " ".join(
+            kubectl("explain", f"{CRD_NAME.partition('.')[0]}.{path}", "--api-version=tidegate.dev/v1alpha1").split()
+        )
+
+    eventually(lambda: "GROUP: tidegate.dev" in explained("spec"), what="the schema is published")
+    assert "Absent: as long as the model allows and memory holds" in explained("spec.context.max")
+    assert "Tidegate decides between minReplicas and maxReplicas" in explained("spec.scaling.mode")
+
+
+def test_the_committed_file_is_what_kubectl_applies(installed: ApiServer) -> None:
+    live = yaml.safe_load(installed.kubectl("get", "crd", CRD_NAME, "-o", "yaml"))
+    columns = live["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert columns == yaml.safe_load(crd_yaml())["spec"]["versions"][0]["additionalPrinterColumns"]
+    assert {"Established", "NamesAccepted"} <= {
+        each["type"] for each in live["status"]["conditions"] if each["status"] == "True"
+    }
+    assert not [each for each in live["status"]["conditions"] if each["type"] == "NonStructuralSchema"]

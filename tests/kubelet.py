@@ -1,0 +1,123 @@
+"""A stand-in for kubelets where there are no nodes: it runs no container, but says of each pod what a kubelet would.
+
+Engine pods get a fake engine's address and become ready; inspection pods end with the answer a test asks for. Pods
+stay unscheduled, so that the API server removes a deleted one at once.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+
+from fake_engines import FakeEngines
+from tidegate_operator.manifests.labels import INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an inspection container ends."""
+
+    exit_code: int
+    message: str
+
+
+@dataclass
+class Kubelet:
+    """`ending` None: inspections run for ever. `starts_engines` False: engine pods stay pending."""
+
+    namespace: str
+    api: client.CoreV1Api
+    engines: FakeEngines
+    ending: Ending | None = None
+    starts_engines: bool = True
+    becomes_ready: bool = True
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        while not self._stop.wait(POLL_SECONDS):
+            pods = self.api.list_namespaced_pod(self.namespace, label_selector=POOL_LABEL).items
+            for pod in pods:
+                try:
+                    self._tend(pod.to_dict())
+                except client.exceptions.ApiException as error:
+                    if error.status not in (404, 409):
+                        raise
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def _tend(self, pod: dict[str, Any]) -> None:
+        name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+        status = pod["status"]
+        if labels[ROLE_LABEL] == INSPECTION_ROLE:
+            if self.ending and status["phase"] == "Pending":
+                self._write(name, _ended(self.ending))
+        elif status["phase"] == "Pending" and self.starts_engines:
+            self._write(name, _running(self.engines.start(name).ip, is_ready=False))
+        elif status["phase"] == "Running" and name in self.engines.by_pod:
+            engine = self.engines.by_pod[name]
+            is_ready = self.becomes_ready and engine.is_ready and not engine.report.draining
+            if is_ready != _is_ready(status):
+                self._write(name, _running(engine.ip, is_ready=is_ready))
+
+    def _write(self, name: str, status: dict[str, Any]) -> None:
+        self.api.patch_namespaced_pod_status(name, self.namespace, {"status": status})
+
+
+@contextmanager
+def kubelet(kubeconfig: Path, namespace: str, engines: FakeEngines, ending: Ending | None) -> Iterator[Kubelet]:
+    configuration = client.Configuration()
+    config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+    with client.ApiClient(configuration) as api_client:
+        stand_in = Kubelet(namespace, client.CoreV1Api(api_client), engines, ending)
+        thread = threading.Thread(target=stand_in.run, name="kubelet", daemon=True)
+        thread.start()
+        try:
+            yield stand_in
+        finally:
+            stand_in.stop()
+            thread.join(10)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_ready(status: dict[str, Any]) -> bool:
+    conditions = status.get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _running(ip: str, *, is_ready: bool) -> dict[str, Any]:
+    ready = "True" if is_ready else "False"
+    return {
+        "phase": "Running",
+        "podIP": ip,
+        "podIPs": [{"ip": ip}],
+        "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": _now()}],
+        "containerStatuses": [{
+            "name": "engine", "image": "engine", "imageID": "", "ready": is_ready, "restartCount": 0, "started": True,
+            "state": {"running": {"startedAt": _now()}},
+        }],
+    }  # fmt: skip
+
+
+def _ended(ending: Ending) -> dict[str, Any]:
+    ended = {
+        "exitCode": ending.exit_code, "message": ending.message, "finishedAt": _now(), "startedAt": _now(),
+        "reason": "Completed" if ending.exit_code == 0 else "Error",
+    }  # fmt: skip
+    return {
+        "phase": "Succeeded" if ending.exit_code == 0 else "Failed",
+        "containerStatuses": [{
+            "name": "engine", "image": "engine", "imageID": "", "ready": False, "restartCount": 0, "started": False,
+            "state": {"terminated": ended},
+        }],
+    }  # fmt: skip

@@ -1,0 +1,182 @@
+"""The real operator as a process, under exactly the role it ships with, against a real API server."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster.access import ApiAccess
+from tidegate_operator.rbac import NAMESPACED_RULES, manifest
+from waiting import eventually
+
+ROOT = Path(__file__).parent.parent
+CRD_FILE = ROOT / "crds" / "inferencepools.tidegate.dev.yaml"
+NAME = "tidegate-operator"
+WATCHED_KINDS = (
+    "inferencepools.tidegate.dev,deployments,services,serviceaccounts,configmaps,controllerrevisions,jobs,pods,"
+    "events.events.k8s.io"
+)
+QUIET_RECONCILES = 4  # resyncs that must write nothing
+
+
+@dataclass
+class OperatorUnderTest:
+    """Start and stop it as often as the test needs."""
+
+    access: ApiAccess
+    namespace: str
+    folder: Path
+    kubeconfig: Path
+    settings: dict[str, str]
+    port: int = 0
+    process: subprocess.Popen[bytes] | None = None
+    _log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._log = self.folder / "operator.log"
+
+    def start(self) -> None:
+        self.port = _free_port()
+        environment = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'engine'}",
+            "TIDEGATE_PORT": str(self.port),
+            **self.settings,
+        }
+        command = [sys.executable, "-m", "tidegate_operator", "--kubeconfig", str(self.kubeconfig)]
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        eventually(self.is_ready, timeout_seconds=30, what=f"the operator is ready; its log: {self._log}")
+
+    def stop(self, signum: int = signal.SIGTERM) -> int:
+        """Exit status."""
+        assert self.process is not None
+        self.process.send_signal(signum)
+        status = self.process.wait(20)
+        self.process = None
+        return status
+
+    def is_ready(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log()
+        try:
+            return self._get("/readyz") == "ok"
+        except OSError:
+            return False
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    def num_reconciles(self) -> float:
+        lines = self._get("/metrics").splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("tidegate_operator_reconcile_total"))
+
+    def resident_bytes(self) -> int:
+        assert self.process is not None
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmRSS"))) * 1024
+
+    def _get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2) as answer:
+            return str(answer.read().decode())
+
+    def get(self, kind: str, name: str = "", **options: str) -> Any:
+        """One object, or the items of a list."""
+        extra = [f"--{key}={value}" for key, value in options.items()]
+        text = self.access.kubectl("get", kind, *([name] if name else []), "-n", self.namespace, "-o", "json", *extra)
+        found = json.loads(text)
+        return found if name else found["items"]
+
+    def exists(self, kind: str, name: str) -> bool:
+        return bool(self.access.kubectl("get", kind, name, "-n", self.namespace, "--ignore-not-found", "-o", "name"))
+
+    def apply(self, manifest: dict[str, Any]) -> None:
+        self.access.kubectl("apply", "--server-side", "--field-manager=user", "--force-conflicts",
+                            "-n", self.namespace, "-f", "-", input=json.dumps(manifest))  # fmt: skip
+
+    def pool(self, name: str = "chat") -> Any:
+        return self.get("inferencepools.tidegate.dev", name)
+
+    def condition(self, kind: str, name: str = "chat") -> dict[str, Any]:
+        conditions = self.pool(name).get("status", {}).get("conditions", [])
+        return next((each for each in conditions if each["type"] == kind), {})
+
+    def is_condition(self, kind: str, status: str, name: str = "chat") -> bool:
+        return self.condition(kind, name).get("status") == status
+
+    def versions(self) -> dict[str, str]:
+        """resourceVersion of everything in the namespace that the operator could touch."""
+        items = self.get(WATCHED_KINDS)
+        return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items}
+
+    def assert_quiescent(self) -> None:
+        """Forced resyncs write nothing: whatever the scenario was, it is over."""
+        num_pools = len(self.get("inferencepools.tidegate.dev"))
+        before = eventually(self._settled, timeout_seconds=20, what="two equal looks at the namespace")
+        start = self.num_reconciles()
+        enough = start + QUIET_RECONCILES * num_pools
+        eventually(lambda: self.num_reconciles() >= enough, timeout_seconds=60, what="resyncs")
+        after = self.versions()
+        moved = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        assert not moved, f"moved without a cause: {sorted(moved)}\n{self.log()[-3000:]}"
+
+    def _settled(self) -> dict[str, str] | None:
+        first, count = self.versions(), self.num_reconciles()
+        eventually(lambda: self.num_reconciles() > count, timeout_seconds=20)
+        return first if self.versions() == first else None
+
+
+@contextmanager
+def operator_process(
+    access: ApiAccess, namespace: str, folder: Path, token: str, **settings: str
+) -> Iterator[OperatorUnderTest]:
+    """Not started yet; ended at the end, however the test goes."""
+    token_file = folder / "drain-token"
+    token_file.write_text(token)
+    operator = OperatorUnderTest(
+        access,
+        namespace,
+        folder,
+        _as_operator(access, namespace),
+        {
+            "TIDEGATE_ENGINE__IMAGE": "localhost/engine:test",
+            "TIDEGATE_ENGINE__RUNNER": "sim",
+            "TIDEGATE_NAMESPACES": json.dumps([namespace]),
+            "TIDEGATE_DRAIN_TOKEN_FILE": str(token_file),
+            "TIDEGATE_RECONCILE__RESYNC_SECONDS": "1",
+            "TIDEGATE_SCRAPE__INTERVAL_SECONDS": "0.5",
+            "TIDEGATE_SCRAPE__IDLE_INTERVAL_SECONDS": "0.5",
+            **settings,
+        },
+    )
+    try:
+        yield operator
+    finally:
+        if operator.process is not None and operator.process.poll() is None:
+            operator.process.kill()
+            operator.process.wait(10)
+
+
+def _as_operator(access: ApiAccess, namespace: str) -> Path:
+    """A kubeconfig with the shipped namespaced role and nothing more."""
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": NAME, "namespace": namespace},
+            "rules": manifest(NAMESPACED_RULES)}  # fmt: skip
+    access.kubectl("create", "-f", "-", input=json.dumps(role))
+    access.kubectl("create", "serviceaccount", NAME, "-n", namespace)
+    account = f"--serviceaccount={namespace}:{NAME}"
+    access.kubectl("create", "rolebinding", NAME, f"--role={NAME}", account, "-n", namespace)
+    return access.service_account_kubeconfig(NAME, namespace)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -9,7 +9,7 @@ from functools import cached_property
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import BlockPlan, Constraint, Demand, Fit, Target
 from tidegate_core.kv import kv_bytes_per_token, kv_fixed_bytes_per_sequence
-from tidegate_core.memory import HOST_RUNTIME_BYTES, Overhead, overhead_of, read_bytes_per_step, weight_bytes
+from tidegate_core.memory import Overhead, overhead_of, process_bytes, read_bytes_per_step, weight_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_core.solve import plan_blocks, smallest_context, wanted_context
 from tidegate_core.storage import Storage
@@ -95,10 +95,10 @@ def _binding_constraint(case: Case) -> Constraint:
 
 def _resident_bytes(case: Case) -> int:
     """On CPU the process is the device; on CUDA only what driver and Python take remains on the host."""
-    host_bytes = HOST_RUNTIME_BYTES[case.target.device]
-    if case.target.device is Device.CUDA:
-        return host_bytes
-    return host_bytes + case.weight_bytes + case.plan.pool_bytes
+    host_bytes = process_bytes(case.shape, case.target.device)
+    if case.target.device is Device.CPU:
+        host_bytes += case.weight_bytes + case.plan.pool_bytes
+    return host_bytes
 
 
 def _offered_requests(demand: Demand) -> float | None:

@@ -18,10 +18,11 @@ MIB = 2**20
 STEP_TOKENS = {Device.CPU: 512, Device.CUDA: 2048}
 LOGITS_ROWS = {Device.CPU: 64, Device.CUDA: 256}
 
-# CPU: anonymous memory of Python with torch imported. CUDA: context, cuBLAS workspace and loaded kernels on the device.
-RUNTIME_BYTES = {Device.CPU: 300 * MIB, Device.CUDA: 600 * MIB}
-# The process on the host: on CPU the same memory; on CUDA what driver and Python take beside the device.
-HOST_RUNTIME_BYTES = {Device.CPU: RUNTIME_BYTES[Device.CPU], Device.CUDA: 1024 * MIB}
+# Private memory of a process before weights: Python with torch and the server (measured: 340 MiB on CPU), on CUDA also
+# what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries).
+PROCESS_BYTES = {Device.CPU: 340 * MIB, Device.CUDA: 1024 * MIB}
+TOKENIZER_BYTES_PER_ENTRY = 512
+CUDA_CONTEXT_BYTES = 600 * MIB  # on the device: context, cuBLAS workspace, loaded kernels
 COLLECTIVES_BYTES = 512 * MIB  # communication buffers of a device when there are several
 GRAPHS_BYTES = {Device.CPU: 0, Device.CUDA: 256 * MIB}
 RESERVE_SHARE = 0.02  # fragmentation
@@ -52,13 +53,18 @@ def overhead_of(shape: ModelShape, target: Target) -> Overhead:
     device, tp = target.device, target.tensor_parallel
     return Overhead(
         unused_share=target.memory_bytes - int(target.memory_bytes * target.utilisation),
-        runtime=RUNTIME_BYTES[device],
+        runtime=process_bytes(shape, device) if device is Device.CPU else CUDA_CONTEXT_BYTES,
         collectives=COLLECTIVES_BYTES if tp > 1 else 0,
         activation=activation_bytes(shape, device, tp),
         logits=LOGITS_ROWS[device] * shape.vocab_size * 4 * LOGITS_COPIES,
         graphs=GRAPHS_BYTES[device],
         reserve=int(target.memory_bytes * RESERVE_SHARE),
     )
+
+
+def process_bytes(shape: ModelShape, device: Device) -> int:
+    """Private host memory of an engine process, without the weights and KV that a CPU engine keeps there too."""
+    return PROCESS_BYTES[device] + shape.vocab_size * TOKENIZER_BYTES_PER_ENTRY
 
 
 def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) -> int:
@@ -68,8 +74,13 @@ def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) ->
 
 
 def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
-    """Weights as one device keeps them: its share of split groups, all of replicated ones; tied embeddings once."""
-    return sum(_share(group, storage, device, tensor_parallel) for group in shape.weights)
+    """Weights as one device keeps them: its share of split groups, all of replicated ones."""
+    total = 0
+    for group in shape.weights:
+        is_tied = shape.has_tied_embeddings and group.role is WeightRole.EMBEDDING
+        group_bytes = storage.weight_bytes(group, device, is_tied=is_tied)
+        total += _share(group_bytes, group, tensor_parallel)
+    return total
 
 
 def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
@@ -78,14 +89,13 @@ def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, ten
     Experts count in full: a batch of any size soon touches them all.
     """
     return sum(
-        _share(group, storage, device, tensor_parallel)
+        _share(storage.weight_bytes(group, device), group, tensor_parallel)
         for group in shape.weights
         if group.role is not WeightRole.EMBEDDING or shape.has_tied_embeddings
     )
 
 
-def _share(group: WeightGroup, storage: Storage, device: Device, tensor_parallel: int) -> int:
-    group_bytes = storage.weight_bytes(group, device)
+def _share(group_bytes: int, group: WeightGroup, tensor_parallel: int) -> int:
     return group_bytes if group.rule is TpRule.REPLICATED else -(-group_bytes // tensor_parallel)
 
 

@@ -69,7 +69,7 @@ class AttentionGroup:
 
 @dataclass(frozen=True)
 class WeightGroup:
-    """All tensors with the same role, rule and checkpoint dtype; num_bytes is their size in the checkpoint."""
+    """All tensors with the same role, rule, checkpoint dtype and width; num_bytes is their size in the checkpoint."""
 
     __pydantic_config__: ClassVar["ConfigDict"] = _CAMEL
 
@@ -78,6 +78,7 @@ class WeightGroup:
     dtype: str
     num_elements: int
     num_bytes: int
+    width: int | None = None  # columns of each matrix, which decide about padding; vectors have none
 
     def __post_init__(self) -> None:
         _require_positive(self, "num_elements", "num_bytes")

@@ -1,8 +1,9 @@
 """How the engine keeps a model in memory: one table, which sizing multiplies and the engine obeys.
 
-The widths follow what was measured: on CPU, matrices packed as fp16 are exact enough and twice as fast as fp32; norms
-are kept in fp32 because their vectors are small and the CPU computes in fp32. A float32 model stays float32, so that
-its output equals the reference token for token.
+On CPU the matrices of a 16-bit model are packed as fp16 for FBGEMM, twice as fast as fp32 and exact enough; packing
+pads each matrix to whole blocks of 512 columns, and a head that is tied to the embedding becomes a second, packed copy
+beside the table that rows are looked up in. Vectors are small and kept in fp32. A float32 model stays float32 and
+unpacked, so that its output equals the reference token for token.
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tidegate_core.accelerator import Device
 from tidegate_core.shape import ModelShape, WeightGroup, WeightRole
 
 _FLOAT32_NAMES = frozenset({"f32", "fp32", "float32"})
+_PACKED_COLUMNS = 512  # FBGEMM's block: 640 columns take the memory of 1,024
+_PACKED_ROLES = frozenset({WeightRole.LINEAR, WeightRole.HEAD})
 _INT4_BITS_PER_ELEMENT = 4.25  # groups of 128 with a 16-bit scale and a 16-bit zero point
 
 
@@ -58,11 +61,22 @@ class Storage:
     kv_width: KvWidth
     are_weights_4bit: bool = False
 
-    def weight_bytes(self, group: WeightGroup, device: Device) -> int:
-        """What a weight group takes, whatever its dtype in the checkpoint."""
+    def weight_bytes(self, group: WeightGroup, device: Device, *, is_tied: bool = False) -> int:
+        """What a weight group takes, whatever its dtype in the checkpoint. `is_tied`: it is the head, too."""
         if self.are_weights_4bit and group.role is WeightRole.LINEAR:
             return int(group.num_elements * _INT4_BITS_PER_ELEMENT / 8)
-        return group.num_elements * KEPT_BYTES[group.role, device, self.precision]
+        num_bytes = KEPT_BYTES[group.role, device, self.precision]
+        if device is not Device.CPU or self.precision is Precision.BITS_32:
+            return group.num_elements * num_bytes
+        if is_tied:
+            return (group.num_elements + _packed_elements(group)) * num_bytes
+        return (_packed_elements(group) if group.role in _PACKED_ROLES else group.num_elements) * num_bytes
+
+
+def _packed_elements(group: WeightGroup) -> int:
+    if group.width is None:
+        return group.num_elements
+    return group.num_elements // group.width * (-(-group.width // _PACKED_COLUMNS) * _PACKED_COLUMNS)
 
 
 def storage_of(shape: ModelShape) -> Storage:

@@ -22,7 +22,13 @@ attention_groups = st.one_of(
     st.builds(AttentionGroup, st.just(LayerKind.WINDOW), counts, counts, counts, counts),
 )
 weight_groups = st.builds(
-    WeightGroup, st.sampled_from(WeightRole), st.sampled_from(TpRule), st.sampled_from(["bf16", "q4_k"]), counts, counts
+    WeightGroup,
+    st.sampled_from(WeightRole),
+    st.sampled_from(TpRule),
+    st.sampled_from(["bf16", "q4_k"]),
+    counts,
+    counts,
+    st.none() | counts,
 )
 shapes = st.builds(
     ModelShape,

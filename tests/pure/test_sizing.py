@@ -10,7 +10,7 @@ from shapes import full_layers, mla_layers, shape_of, window_layers
 from tidegate_core.accelerator import Device, find_accelerator
 from tidegate_core.kv import kv_bytes_per_token
 from tidegate_core.memory import free_after_load, weight_bytes
-from tidegate_core.shape import AttentionGroup, ModelShape
+from tidegate_core.shape import AttentionGroup, ModelShape, TpRule, WeightGroup, WeightRole
 from tidegate_core.sizing import (
     BLOCK_SIZE,
     WATERMARK,
@@ -131,7 +131,7 @@ def test_a_float32_model_takes_twice_the_weights_and_twice_the_kv() -> None:
 # weights
 
 
-def test_tied_embeddings_count_once() -> None:
+def test_tied_embeddings_count_once_on_a_gpu() -> None:
     untied, tied = shape_of(), shape_of(has_tied_embeddings=True)
     of = lambda shape: weight_bytes(shape, storage_of(shape), Device.CUDA)  # noqa: E731 - short, used twice
     assert of(untied) - of(tied) == 2 * 622_000_000
@@ -144,6 +144,23 @@ def test_weights_count_as_the_engine_keeps_them_not_as_the_file_packs_them() -> 
     assert weight_bytes(packed, storage_of(packed), Device.CUDA) == weight_bytes(
         shape_of(), storage_of(packed), Device.CUDA
     )
+
+
+def test_the_cpu_packs_matrices_in_whole_blocks_of_columns() -> None:
+    narrow = WeightGroup(WeightRole.LINEAR, TpRule.SPLIT, "bf16", num_elements=640 * 1000, num_bytes=1, width=640)
+    storage = storage_of(shape_of())
+    assert storage.weight_bytes(narrow, Device.CPU) == 1024 * 1000 * 2
+    assert storage.weight_bytes(replace(narrow, num_elements=512_000, width=512), Device.CPU) == 512 * 1000 * 2
+    assert storage.weight_bytes(narrow, Device.CUDA) == 640 * 1000 * 2
+    assert storage_of(shape_of(dtype="f32")).weight_bytes(narrow, Device.CPU) == 640 * 1000 * 4
+
+
+def test_a_tied_head_is_a_packed_copy_on_cpu_unless_the_model_is_float32() -> None:
+    of = lambda shape, device: weight_bytes(shape, storage_of(shape), device)  # noqa: E731 - short, used often
+    tied, untied = shape_of(has_tied_embeddings=True), shape_of()
+    assert of(tied, Device.CPU) == of(untied, Device.CPU)
+    exact = shape_of(has_tied_embeddings=True, dtype="f32")
+    assert of(exact, Device.CPU) == of(exact, Device.CUDA)
 
 
 def test_split_weights_are_shared_and_replicated_ones_are_not() -> None:

@@ -175,8 +175,8 @@ def test_a_server_side_dry_run_changes_nothing(kubectl: Kubectl) -> None:
 def full_status() -> InferencePoolStatus:
     """Every field set."""
     ready = Condition(
-        type=ConditionType.READY, status="True", reason=Reason.ALL_REPLICAS_READY, message="3 of 3", observed_generation=1,
-        last_transition_time=NOW,
+        type=ConditionType.READY, status="True", reason=Reason.ALL_REPLICAS_READY, message="3 of 3",
+        observed_generation=1, last_transition_time=NOW,
     )  # fmt: skip
     event = ScalingEvent.model_validate(
         {"time": NOW, "from": 1, "to": 3, "reason": "1 -> 3: why", "inputs": {"running": "8.0"}}
@@ -186,8 +186,8 @@ def full_status() -> InferencePoolStatus:
         **{**numbers, "context": 8192, "slots": 12}, fits=True, binding_constraint="kvMemory", remedies=("x",)
     )
     model = {
-        "architecture": "Qwen3ForCausalLM", "parameters": 8 * 10**9, "weightBytes": 16 * 10**9, "kvBytesPerToken": 147_456,
-        "maxContext": 40960, "fingerprint": "abc",
+        "architecture": "Qwen3ForCausalLM", "parameters": 8 * 10**9, "weightBytes": 16 * 10**9,
+        "kvBytesPerToken": 147_456, "maxContext": 40960, "fingerprint": "abc",
     }  # fmt: skip
     scaler = {
         "lastScaleUp": NOW, "lastScaleDown": NOW, "panicUntil": NOW, "strainRequestsPerHour": 1800, "strainTime": NOW,

@@ -67,6 +67,10 @@ class ApiAccess:
         self.kubectl("create", "-f", "-", input=json.dumps(manifest))
         self.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace", name, "--timeout=60s")
 
+    def delete_namespace(self, name: str) -> None:
+        """Returns at once; the controllers go on."""
+        self.kubectl("delete", "namespace", name, "--wait=false")
+
     def service_account_token(self, name: str, namespace: str, *, hours: int = 2) -> str:
         """A token for an existing ServiceAccount."""
         return self.kubectl("create", "token", name, "--namespace", namespace, f"--duration={hours}h").strip()

@@ -5,13 +5,14 @@ unless it is detached, and nothing on the machine changes.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from e2e.cluster.access import ApiAccess
 from e2e.cluster.binary import kube_binary
 from e2e.cluster.errors import MissingTool
+from e2e.cluster.images import BuiltImage
 from e2e.cluster.links import MAX_NODES, is_routed
 from e2e.cluster.node import NodeFiles, NodeSpec, load_images, start_node
 from e2e.cluster.owner import Supervision
@@ -20,6 +21,7 @@ from e2e.cluster.remains import remove_remains
 from e2e.cluster.requirements import FOR_NODES, require
 from e2e.cluster.slots import abandoned, claim
 from e2e.cluster.spec import ClusterSpec, Network
+from e2e.cluster.volumes import NAMESPACE_LABEL, HostVolume, manifests
 
 KIND = "net"
 NETWORKS = range(200, 250)  # 10.200.0.0/16 and so on
@@ -36,8 +38,8 @@ class Cluster(ApiAccess):
         self._num_nodes = 0
 
     @classmethod
-    def start(cls, nodes: Sequence[NodeSpec], images: Sequence[Path], *, is_detached: bool = False) -> Self:
-        """A cluster whose nodes are Ready and hold the images of these OCI archives. Raises ClusterError."""
+    def start(cls, nodes: Sequence[NodeSpec], images: Sequence[BuiltImage], *, is_detached: bool = False) -> Self:
+        """A cluster whose nodes are Ready and hold these images. Raises ClusterError."""
         if os.geteuid():
             raise MissingTool("a cluster with nodes needs root, for namespaces and mounts; run this as root")
         require(FOR_NODES)
@@ -53,7 +55,8 @@ class Cluster(ApiAccess):
         supervision.wait_until_ready()
         cluster = cls(spec, supervision)
         try:
-            cluster._take_images(images)
+            for image in images:
+                cluster.provide_image(image)
             cluster.add_nodes(nodes)
         except BaseException:
             cluster.stop()
@@ -77,21 +80,37 @@ class Cluster(ApiAccess):
         if nodes and first == 1:
             self.kubectl("wait", "--for=create", "serviceaccount/default", READY_TIMEOUT)
 
-    def load_images(self, archive: Path) -> None:
-        """The images of one more OCI archive, on every node there is now."""
-        for index in range(1, self._num_nodes + 1):
-            load_images(NodeFiles(self.spec.folder, index), archive)
+    def provide_image(self, image: BuiltImage) -> str:
+        """The image on every node there is now and on those to come; returns its name."""
+        for archive in image.archives:
+            if self._take_archive(archive):
+                for index in range(1, self._num_nodes + 1):
+                    load_images(NodeFiles(self.spec.folder, index), archive)
+        return image.name
+
+    def provide_volumes(self, namespace: str, folders: Mapping[str, Path]) -> None:
+        """Folders of the machine as read-only claims: {claim name: folder}; mount them with `readOnly: true`."""
+        volumes = [HostVolume(namespace, name, path.resolve(strict=True)) for name, path in folders.items()]
+        self.kubectl("apply", "-f", "-", input=manifests(volumes))
+
+    def delete_namespace(self, name: str) -> None:
+        """With its volumes and without waiting."""
+        self.kubectl("delete", "pod", "--all", "--namespace", name, "--grace-period=1", "--wait=false")
+        self.kubectl("delete", "persistentvolume", "--selector", f"{NAMESPACE_LABEL}={name}", "--wait=false")
+        super().delete_namespace(name)
 
     def stop(self) -> None:
         """Ends it and returns when nothing of it is left."""
         self._supervision.stop()
 
-    def _take_images(self, images: Sequence[Path]) -> None:
-        """Names the archives for nodes to come."""
-        folder = self.spec.folder / "images"
-        folder.mkdir()
-        for archive in images:
-            (folder / archive.name).symlink_to(archive)
+    def _take_archive(self, archive: Path) -> bool:
+        """Names the archive for nodes to come, after those it builds on; False where it is known already."""
+        folder = self.spec.images
+        known = sorted(folder.iterdir())
+        if any(link.readlink() == archive for link in known):
+            return False
+        (folder / f"{len(known):02d}-{archive.name}").symlink_to(archive)
+        return True
 
     def _wait_for_node(self, name: str, node: NodeSpec) -> None:
         self.kubectl("wait", "--for=create", name, READY_TIMEOUT)

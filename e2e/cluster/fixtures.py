@@ -40,4 +40,4 @@ def fresh_namespace(access: ApiAccess, labels: dict[str, str]) -> Iterator[str]:
     try:
         yield name
     finally:
-        access.kubectl("delete", "namespace", name, "--wait=false")
+        access.delete_namespace(name)

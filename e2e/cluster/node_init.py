@@ -42,7 +42,7 @@ def main(folder: Path, index: int, node: NodeSpec) -> None:
     _configure(spec, files)
     components = Components(spec.folder, files.logs)
     _start_containerd(files)
-    for archive in sorted((spec.folder / "images").iterdir()):
+    for archive in sorted(spec.images.iterdir()):
         load_images(files, archive)
     components.start(_kubelet(spec, files, node), outlive_parent=True)
     if node.num_gpus:

@@ -18,7 +18,7 @@ from e2e.cluster.slots import Slot
 from e2e.cluster.spec import ClusterSpec
 
 START_SECONDS = 90.0
-STOP_SECONDS = 60.0
+STOP_SECONDS = 120.0
 POLL_SECONDS = 0.02
 
 
@@ -35,6 +35,7 @@ class Supervision:
         """Hands the slot, and the `reserved` descriptors, over to a new supervisor; wait_until_ready() comes next."""
         remove_remains(spec.folder, spec.network)
         spec.logs.mkdir(parents=True)
+        spec.images.mkdir()
         spec.write()
         link_components(spec.binary, spec.folder)
         lifeline = Lifeline()

@@ -68,6 +68,11 @@ class ClusterSpec:
     def logs(self) -> Path:
         return self.folder / "log"
 
+    @property
+    def images(self) -> Path:
+        """Links to the archives that each node loads, in the order of their names."""
+        return self.folder / "images"
+
     def kubeconfig(self, user: str) -> Path:
         return self.folder / f"{user}.kubeconfig"
 

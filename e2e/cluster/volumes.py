@@ -1,0 +1,61 @@
+"""Folders of the machine as PersistentVolumes: how a pod gets the Python environment and the model without a copy.
+
+The pair is static and read-only and bound by name, so nothing has to be provisioned; the pod sees an ordinary claim,
+which the restricted pod security level allows where it forbids hostPath. Volumes are cluster-wide, so their names and a
+label carry the namespace, by which they are removed with it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+NAMESPACE_LABEL = "tidegate.dev/local-namespace"
+SIZE = {"storage": "1Gi"}  # asked for and given alike; nothing measures it
+
+
+@dataclass(frozen=True)
+class HostVolume:
+    """The folder `path` of the machine, as claim `claim` in `namespace`."""
+
+    namespace: str
+    claim: str
+    path: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.namespace}-{self.claim}"
+
+    def volume(self) -> Mapping[str, object]:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": self.name, "labels": {NAMESPACE_LABEL: self.namespace}},
+            "spec": {
+                "capacity": SIZE,
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "claimRef": {"namespace": self.namespace, "name": self.claim},
+                "hostPath": {"path": str(self.path), "type": "Directory"},
+            },
+        }
+
+    def persistent_claim(self) -> Mapping[str, object]:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": self.claim, "namespace": self.namespace},
+            "spec": {
+                "accessModes": ["ReadOnlyMany"],
+                "storageClassName": "",
+                "volumeName": self.name,
+                "resources": {"requests": SIZE},
+            },
+        }
+
+
+def manifests(volumes: list[HostVolume]) -> str:
+    """A List for `kubectl apply -f -`."""
+    items = [item for volume in volumes for item in (volume.volume(), volume.persistent_claim())]
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items})

@@ -96,7 +96,7 @@ def _binding_constraint(case: Case) -> Constraint:
 def _resident_bytes(case: Case) -> int:
     """On CPU the process is the device; on CUDA only what driver and Python take remains on the host."""
     host_bytes = process_bytes(case.shape, case.target.device)
-    if case.target.device is Device.CPU:
+    if case.target.device == Device.CPU:
         host_bytes += case.weight_bytes + case.plan.pool_bytes
     return host_bytes
 

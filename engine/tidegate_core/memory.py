@@ -53,7 +53,7 @@ def overhead_of(shape: ModelShape, target: Target) -> Overhead:
     device, tp = target.device, target.tensor_parallel
     return Overhead(
         unused_share=target.memory_bytes - int(target.memory_bytes * target.utilisation),
-        runtime=process_bytes(shape, device) if device is Device.CPU else CUDA_CONTEXT_BYTES,
+        runtime=process_bytes(shape, device) if device == Device.CPU else CUDA_CONTEXT_BYTES,
         collectives=COLLECTIVES_BYTES if tp > 1 else 0,
         activation=activation_bytes(shape, device, tp),
         logits=LOGITS_ROWS[device] * shape.vocab_size * 4 * LOGITS_COPIES,

@@ -54,12 +54,12 @@ def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
 def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:
     yield RemedyKind.KV_8BIT, "8-bit KV cache", replace(case, storage=replace(case.storage, kv_width=KV_INT8))
     yield RemedyKind.WEIGHTS_4BIT, "4-bit weights", replace(case, storage=replace(case.storage, are_weights_4bit=True))
-    if case.target.device is Device.CUDA:
+    if case.target.device == Device.CUDA:
         yield from _more_gpus(fit, case)
     if not fit.fits and fit.context >= BLOCK_SIZE:
         smaller = replace(case.demand, context_min=fit.context)
         yield RemedyKind.SMALLER_CONTEXT, f"context.min {fit.context:,}", replace(case, demand=smaller)
-    larger_gpu = list(_larger_gpu(fit, case)) if case.target.device is Device.CUDA else []
+    larger_gpu = list(_larger_gpu(fit, case)) if case.target.device == Device.CUDA else []
     yield from larger_gpu or _more_memory(fit, case)
 
 

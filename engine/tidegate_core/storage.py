@@ -66,7 +66,7 @@ class Storage:
         if self.are_weights_4bit and group.role is WeightRole.LINEAR:
             return int(group.num_elements * _INT4_BITS_PER_ELEMENT / 8)
         num_bytes = KEPT_BYTES[group.role, device, self.precision]
-        if device is not Device.CPU or self.precision is Precision.BITS_32:
+        if device != Device.CPU or self.precision is Precision.BITS_32:
             return group.num_elements * num_bytes
         if is_tied:
             return (group.num_elements + _packed_elements(group)) * num_bytes

@@ -170,7 +170,7 @@ def _on_gpu(gpu: Accelerator) -> Target:
 
 
 def _describe(target: Target) -> str:
-    device = "a CPU pod" if target.device is Device.CPU else "a GPU"
+    device = "a CPU pod" if target.device == Device.CPU else "a GPU"
     return f"on {device} with {format_bytes(target.memory_bytes)}"
 
 

@@ -6,7 +6,7 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 """
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from tidegate_core.samples import History, Memory, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
@@ -130,21 +130,7 @@ def is_serving(pod: Pod) -> bool:
 
 def restored_memory(pool: InferencePool, num_desired: int) -> Memory:
     """After a restart: what stands in status. The hold starts anew, so a restart never shrinks a pool."""
-    kept = pool.status.scaler or ScalerStatus()
-    return Memory(
-        desired=num_desired,
-        last_scale_up=_seconds(kept.last_scale_up),
-        last_scale_down=_seconds(kept.last_scale_down),
-        panic_until=_seconds(kept.panic_until),
-    )
-
-
-def scaler_status(memory: Memory) -> ScalerStatus:
-    return ScalerStatus(
-        last_scale_up=_moment(memory.last_scale_up),
-        last_scale_down=_moment(memory.last_scale_down),
-        panic_until=_moment(memory.panic_until),
-    )
+    return (pool.status.scaler or ScalerStatus()).memory(num_desired)
 
 
 def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple[Reason, str]:
@@ -179,11 +165,3 @@ def _has_metrics(history: History, stale_seconds: float, now: datetime) -> bool 
 
 def _is_unschedulable(pod: Pod) -> bool:
     return pod.trouble is not None and pod.trouble.reason is Reason.UNSCHEDULABLE
-
-
-def _seconds(moment: datetime | None) -> float | None:
-    return None if moment is None else moment.timestamp()
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(int(seconds), UTC)

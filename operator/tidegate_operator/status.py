@@ -25,7 +25,6 @@ from tidegate_operator.manifests.service import endpoint
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.resources import POOL, Manifest
-from tidegate_operator.scale import scaler_status
 
 MAX_MESSAGE_CHARACTERS = 2000
 
@@ -119,4 +118,4 @@ def _scaler(before: InferencePoolStatus, plan: Plan) -> ScalerStatus | None:
     size = plan.size
     if size is None or not size.is_change or size.history is None or size.limit is Reason.SUSPENDED:
         return before.scaler
-    return scaler_status(size.history.memory)
+    return ScalerStatus.of(size.history.memory)

@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import Target
 from tidegate_core.shape import ModelShape, TpRule, WeightGroup, WeightRole
-from tidegate_core.storage import Storage
+from tidegate_core.storage import Storage, storage_of
 
 MIB = 2**20
 
 # Most tokens of one step and most rows of logits at once; the engine reads both, so that its peak is what was planned.
-STEP_TOKENS = {Device.CPU: 512, Device.CUDA: 2048}
+STEP_TOKENS = 2048
 LOGITS_ROWS = {Device.CPU: 64, Device.CUDA: 256}
 
 # Private memory of a process before weights: Python with torch and the server (measured: 340 MiB on CPU), on CUDA also
@@ -70,17 +70,12 @@ def process_bytes(shape: ModelShape, device: Device) -> int:
 def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) -> int:
     """Peak of a full step: two intermediate rows (gate and up) and about six hidden rows are alive at once."""
     width = 2 * -(-shape.intermediate_size // tensor_parallel) + 6 * shape.hidden_size
-    return STEP_TOKENS[device] * width * ACTIVATION_BYTES[device]
+    return STEP_TOKENS * width * ACTIVATION_BYTES[device]
 
 
 def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
-    """Weights as one device keeps them: its share of split groups, all of replicated ones."""
-    total = 0
-    for group in shape.weights:
-        is_tied = shape.has_tied_embeddings and group.role is WeightRole.EMBEDDING
-        group_bytes = storage.weight_bytes(group, device, is_tied=is_tied)
-        total += _share(group_bytes, group, tensor_parallel)
-    return total
+    """Weights as one device keeps them: its share of split groups, all of replicated ones; tied embeddings once."""
+    return sum(_share(shape, group, storage, device, tensor_parallel) for group in shape.weights)
 
 
 def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
@@ -89,18 +84,24 @@ def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, ten
     Experts count in full: a batch of any size soon touches them all.
     """
     return sum(
-        _share(storage.weight_bytes(group, device), group, tensor_parallel)
+        _share(shape, group, storage, device, tensor_parallel)
         for group in shape.weights
         if group.role is not WeightRole.EMBEDDING or shape.has_tied_embeddings
     )
 
 
-def _share(group_bytes: int, group: WeightGroup, tensor_parallel: int) -> int:
+def _share(shape: ModelShape, group: WeightGroup, storage: Storage, device: Device, tensor_parallel: int) -> int:
+    is_tied = shape.has_tied_embeddings and group.role is WeightRole.EMBEDDING
+    group_bytes = storage.weight_bytes(group, device, is_tied=is_tied)
     return group_bytes if group.rule is TpRule.REPLICATED else -(-group_bytes // tensor_parallel)
 
 
 def free_after_load(shape: ModelShape, target: Target, used_bytes: int) -> int:
-    """Bytes for the KV pool, given what the process measurably uses once its weights are loaded. Never negative."""
+    """Bytes for the KV pool, given what the process measurably uses once its weights are loaded. Never negative.
+
+    On CPU the estimate is a floor: the tokenizer loads beside the weights, and what is not there yet will come.
+    """
     overhead = overhead_of(shape, target)
-    free_bytes = target.memory_bytes - overhead.total + overhead.runtime - used_bytes
-    return max(0, free_bytes)
+    if target.device == Device.CPU:
+        used_bytes = max(used_bytes, overhead.runtime + weight_bytes(shape, storage_of(shape), target.device))
+    return max(0, target.memory_bytes - overhead.total + overhead.runtime - used_bytes)

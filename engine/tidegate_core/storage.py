@@ -1,9 +1,9 @@
 """How the engine keeps a model in memory: one table, which sizing multiplies and the engine obeys.
 
-On CPU the matrices of a 16-bit model are packed as fp16 for FBGEMM, twice as fast as fp32 and exact enough; packing
-pads each matrix to whole blocks of 512 columns, and a head that is tied to the embedding becomes a second, packed copy
-beside the table that rows are looked up in. Vectors are small and kept in fp32. A float32 model stays float32 and
-unpacked, so that its output equals the reference token for token.
+On CPU the matrices of a 16-bit model are packed as fp16 for FBGEMM, twice as fast as fp32 and exact enough. Packing
+pads each matrix to whole blocks of 512 columns. Embedding rows are then looked up in the mapped file, which is no
+private memory, so a tied embedding is held once, as the packed head. Vectors are small and kept in fp32. A float32
+model stays float32 and unpacked, so that its output equals the reference token for token.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Precision(Enum):
 
 
 KEPT_BYTES: dict[tuple[WeightRole, Device, Precision], int] = {
-    (WeightRole.EMBEDDING, Device.CPU, Precision.BITS_16): 2,
+    (WeightRole.EMBEDDING, Device.CPU, Precision.BITS_16): 0,
     (WeightRole.HEAD, Device.CPU, Precision.BITS_16): 2,
     (WeightRole.LINEAR, Device.CPU, Precision.BITS_16): 2,
     (WeightRole.NORM, Device.CPU, Precision.BITS_16): 4,
@@ -62,15 +62,13 @@ class Storage:
     are_weights_4bit: bool = False
 
     def weight_bytes(self, group: WeightGroup, device: Device, *, is_tied: bool = False) -> int:
-        """What a weight group takes, whatever its dtype in the checkpoint. `is_tied`: it is the head, too."""
+        """What a weight group takes, whatever its dtype in the checkpoint; a tied embedding is kept as a head."""
         if self.are_weights_4bit and group.role is WeightRole.LINEAR:
             return int(group.num_elements * _INT4_BITS_PER_ELEMENT / 8)
-        num_bytes = KEPT_BYTES[group.role, device, self.precision]
-        if device != Device.CPU or self.precision is Precision.BITS_32:
-            return group.num_elements * num_bytes
-        if is_tied:
-            return (group.num_elements + _packed_elements(group)) * num_bytes
-        return (_packed_elements(group) if group.role in _PACKED_ROLES else group.num_elements) * num_bytes
+        role = WeightRole.HEAD if is_tied else group.role
+        is_packed = device == Device.CPU and self.precision is Precision.BITS_16 and role in _PACKED_ROLES
+        num_elements = _packed_elements(group) if is_packed else group.num_elements
+        return num_elements * KEPT_BYTES[role, device, self.precision]
 
 
 def _packed_elements(group: WeightGroup) -> int:

@@ -5,6 +5,7 @@ Called by the engine before every step, and by the forecast of waits for every s
 
 from dataclasses import dataclass
 
+from tidegate_core.memory import STEP_TOKENS
 from tidegate_engine.step_fit import MIN_SAMPLES, StepTime
 
 MIN_CHUNK_TOKENS = 32  # prompts advance by this much even where the objective is missed already, so that none starves
@@ -17,7 +18,7 @@ class BudgetLimits:
     """`max_step_tokens` is what the runner's activations were sized for."""
 
     itl_seconds: float
-    max_step_tokens: int = 2048
+    max_step_tokens: int = STEP_TOKENS
 
 
 def token_budget(limits: BudgetLimits, step_time: StepTime, num_decoding: int, num_context_tokens: int) -> int:

@@ -155,12 +155,12 @@ def test_the_cpu_packs_matrices_in_whole_blocks_of_columns() -> None:
     assert storage_of(shape_of(dtype="f32")).weight_bytes(narrow, Device.CPU) == 640 * 1000 * 4
 
 
-def test_a_tied_head_is_a_packed_copy_on_cpu_unless_the_model_is_float32() -> None:
-    of = lambda shape, device: weight_bytes(shape, storage_of(shape), device)  # noqa: E731 - short, used often
-    tied, untied = shape_of(has_tied_embeddings=True), shape_of()
-    assert of(tied, Device.CPU) == of(untied, Device.CPU)
-    exact = shape_of(has_tied_embeddings=True, dtype="f32")
-    assert of(exact, Device.CPU) == of(exact, Device.CUDA)
+def test_on_cpu_embeddings_stay_in_the_mapped_file_and_a_tied_one_is_kept_as_the_head() -> None:
+    embedding = WeightGroup(WeightRole.EMBEDDING, TpRule.SPLIT, "q8_0", num_elements=640 * 1000, num_bytes=1, width=640)
+    storage, exact = storage_of(shape_of()), storage_of(shape_of(dtype="f32"))
+    assert storage.weight_bytes(embedding, Device.CPU) == 0
+    assert storage.weight_bytes(embedding, Device.CPU, is_tied=True) == 1024 * 1000 * 2
+    assert exact.weight_bytes(embedding, Device.CPU) == exact.weight_bytes(embedding, Device.CPU, is_tied=True) > 0
 
 
 def test_split_weights_are_shared_and_replicated_ones_are_not() -> None:
@@ -274,10 +274,19 @@ def test_the_engine_comes_to_the_planned_blocks_from_the_planned_pool() -> None:
 
 
 def test_the_engine_comes_to_the_planned_blocks_if_it_measures_what_was_estimated() -> None:
-    shape, target, demand = small_shape(), on_cpu(2 * GIB), Demand(context_max=4096)
-    fit = plan_fit(shape, target, demand)
-    free_bytes = free_after_load(shape, target, fit.runtime_bytes + fit.weight_bytes)
-    assert plan_blocks(shape, target, demand, free_bytes).num_blocks == fit.kv_blocks
+    for shape, target in ((small_shape(), on_cpu(2 * GIB)), (shape_of(), on_gpu("L4"))):
+        fit = plan_fit(shape, target, Demand(context_max=4096))
+        free_bytes = free_after_load(shape, target, fit.runtime_bytes + fit.weight_bytes)
+        assert plan_blocks(shape, target, Demand(context_max=4096), free_bytes).num_blocks == fit.kv_blocks
+
+
+def test_what_was_measured_above_the_estimate_is_taken_from_the_pool_and_never_below_nothing() -> None:
+    shape, target = small_shape(), on_cpu(2 * GIB)
+    fit = plan_fit(shape, target, Demand())
+    estimated = fit.runtime_bytes + fit.weight_bytes
+    free_bytes = free_after_load(shape, target, estimated)
+    assert free_after_load(shape, target, estimated + MIB) == free_bytes - MIB
+    assert free_after_load(shape, target, estimated - MIB) == free_bytes  # the rest of the process is still loading
     assert free_after_load(shape, target, 3 * GIB) == 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.access import ApiAccess
+from tidegate_operator.events import CONTROLLER
 from tidegate_operator.rbac import NAMESPACED_RULES, manifest
 from waiting import eventually
 
@@ -114,7 +115,7 @@ class OperatorUnderTest:
 
     def versions(self) -> dict[str, str]:
         """resourceVersion of everything in the namespace that the operator could touch."""
-        items = self.get(WATCHED_KINDS)
+        items = [item for item in self.get(WATCHED_KINDS) if item.get("reportingController", CONTROLLER) == CONTROLLER]
         return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items}
 
     def assert_quiescent(self) -> None:

@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tidegate operator: {error}", file=sys.stderr)  # noqa: T201 - logging is a setting, too
         return 2
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kopf").setLevel(logging.WARNING)  # it reports every event it passes on
     return asyncio.run(run(settings, ApiServer.connect(arguments.kubeconfig), token))
 
 

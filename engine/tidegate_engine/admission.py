@@ -26,29 +26,35 @@ from tidegate_engine.errors import BadRequest, NeverFits
 
 
 class Claim(NamedTuple):
-    """Tokens a request holds before the next step, and steps until it ends at the latest. Sorts by `left`."""
+    """Tokens a request holds before the next step, and steps until it ends at the latest. Sorts by `left`.
+
+    A request's last token is never computed yet, so `held` is one less than its tokens; one that has sampled nothing
+    holds as much once its prompt is computed but for the last token.
+    """
 
     left: int
     held: int
 
 
-def claim_of(num_tokens: int, num_outputs: int, max_tokens: int) -> Claim:
-    """A request's claim; its last token is not computed yet, and one that has sampled nothing has its prompt ahead."""
-    return Claim(left=max_tokens - num_outputs, held=num_tokens - 1)
-
-
-def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], block_size: int) -> int:
-    """The most blocks these requests can hold together at any later instant.
+def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], block_size: int, *, at_least: int = 0) -> int:
+    """The most blocks these requests can hold together at any later instant, or `at_least` if that is more.
 
     O(n log n): rounding up to blocks is exact because decoders are kept in a histogram of their place within a block.
+    Instants that cannot exceed `at_least` even if every block were rounded up in full are passed over quickly.
     """
-    peak = sum(blocks_for(claim.held + claim.left, block_size) for claim in prefilling)
-    whole_blocks = 0
+    prefilled = sum(blocks_for(claim.held + claim.left, block_size) for claim in prefilling)
+    peak = max(at_least, prefilled)
+    num_alive = rounded_tokens = whole_blocks = 0
     num_at_offset = [0] * block_size
-    for num_alive, (left, held) in enumerate(sorted(decoding, reverse=True), 1):
-        blocks, offset = divmod(held + block_size - 1, block_size)
+    for left, held in sorted(decoding, reverse=True):
+        num_alive += 1
+        rounded = held + block_size - 1
+        rounded_tokens += rounded
+        blocks, offset = divmod(rounded, block_size)
         whole_blocks += blocks
         num_at_offset[offset] += 1
+        if (rounded_tokens + num_alive * left) // block_size + prefilled <= peak:
+            continue
         more_blocks, more_tokens = divmod(left, block_size)
         used = whole_blocks + num_alive * more_blocks + sum(num_at_offset[block_size - more_tokens :])
         for other in prefilling:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
-from tidegate_engine.admission import Claim, claim_of, peak_blocks
+from tidegate_engine.admission import Claim, peak_blocks
 from tidegate_engine.blocks import blocks_for
 from tidegate_engine.budget import BudgetLimits, token_budget
 from tidegate_engine.request import Request
@@ -114,7 +114,7 @@ class Forecast:
         if held <= rules.num_blocks:
             return True
         (decoding if demand.num_missing_tokens <= left else prefilling).append(candidate)
-        return peak_blocks(decoding, prefilling, rules.block_size) <= rules.num_blocks
+        return peak_blocks(decoding, prefilling, rules.block_size, at_least=rules.num_blocks) <= rules.num_blocks
 
     def advance(self) -> None:
         """On to the next event: the first prompt is computed, or the next answer ends."""
@@ -177,4 +177,4 @@ def predict_wait(rules: Rules, running: Iterable[Demand], waiting: Iterable[Dema
 
 
 def _claim(demand: Demand) -> Claim:
-    return claim_of(demand.num_tokens, demand.num_outputs, demand.max_tokens)
+    return Claim(left=demand.max_tokens - demand.num_outputs, held=demand.num_tokens - 1)

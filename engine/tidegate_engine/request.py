@@ -49,13 +49,17 @@ class SamplingParams:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """Mutable, owned by the scheduler; `token_ids` is the prompt followed by what was sampled."""
+    """Mutable, owned by the scheduler; `token_ids` is the prompt followed by what was sampled.
+
+    `num_kv_tokens_at_end`: keys and values held when max_tokens is reached; those of the last token are never written.
+    """
 
     request_id: str
     token_ids: list[int]
     num_prompt_tokens: int
     sampling: SamplingParams
     arrival_seconds: float
+    num_kv_tokens_at_end: int
     num_computed_tokens: int = 0
     block_table: tuple[int, ...] = ()
     finish_reason: FinishReason | None = field(default=None)
@@ -76,17 +80,20 @@ class Request:
     def output_token_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt_tokens :]
 
-    @property
-    def num_kv_tokens_at_end(self) -> int:
-        """Keys and values held when max_tokens is reached: those of the last sampled token are never written."""
-        return self.num_prompt_tokens + self.sampling.max_tokens - 1
-
 
 def new_request(
     request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, arrival_seconds: float
 ) -> Request:
     """A request nothing has been computed for."""
-    return Request(request_id, list(prompt_token_ids), len(prompt_token_ids), sampling, arrival_seconds)
+    num_prompt_tokens = len(prompt_token_ids)
+    return Request(
+        request_id,
+        list(prompt_token_ids),
+        num_prompt_tokens,
+        sampling,
+        arrival_seconds,
+        num_kv_tokens_at_end=num_prompt_tokens + sampling.max_tokens - 1,
+    )
 
 
 def default_max_tokens(context: int, num_prompt_tokens: int, output_tokens_p90: int) -> int:

@@ -8,7 +8,7 @@ Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any si
 
 from typing import NamedTuple
 
-from tidegate_engine.admission import Claim, claim_of, peak_blocks
+from tidegate_engine.admission import Claim, peak_blocks
 from tidegate_engine.blocks import BlockPool, blocks_for
 from tidegate_engine.queue import RequestQueue
 from tidegate_engine.request import FinishReason, Request
@@ -132,7 +132,8 @@ class Scheduler:
         decoding = [_claim(request) for request in self._decoding.values()]
         prefilling = [_claim(request) for request in self._prefilling.values()]
         (prefilling if is_partial else decoding).append(_claim(candidate))
-        return peak_blocks(decoding, prefilling, self.pool.block_size) <= self.pool.num_blocks
+        num_blocks = self.pool.num_blocks
+        return peak_blocks(decoding, prefilling, self.pool.block_size, at_least=num_blocks) <= num_blocks
 
     def _decode_row(self, request: Request) -> ScheduledRow:
         start = len(request.token_ids) - 1
@@ -178,4 +179,5 @@ def _first_share(request: Request, floor: int, left: int, num_partial: int) -> i
 
 
 def _claim(request: Request) -> Claim:
-    return claim_of(request.num_tokens, request.num_outputs, request.sampling.max_tokens)
+    held = len(request.token_ids) - 1
+    return Claim(request.num_kv_tokens_at_end - held, held)

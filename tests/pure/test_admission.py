@@ -28,6 +28,8 @@ def test_the_peak_of_decoding_requests_is_exact(decoding, block_size):
     instants = range(1, 62)
     truth = max(sum(held_blocks(claim, step, block_size) for claim in decoding) for step in instants)
     assert peak_blocks(decoding, [], block_size) == truth
+    for floor in (truth - 1, truth, truth + 1):
+        assert peak_blocks(decoding, [], block_size, at_least=floor) == max(truth, floor)
 
 
 @settings(deadline=None)

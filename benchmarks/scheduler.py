@@ -1,0 +1,107 @@
+"""What deciding about a step costs, model aside: `python benchmarks/scheduler.py [--running N] [--waiting N]`.
+
+Prints, for a pool with room to spare and for one that admission must watch closely, the CPU time of everything around
+runner.run(): cancels, admission, scheduling, step fit, postprocessing. Each figure is a median over steps; the runner
+answers at once. `reference` is a plain loop over the same number of items, so that runs on different machines compare.
+"""
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from tidegate_engine.budget import BudgetLimits
+from tidegate_engine.counters import Counters
+from tidegate_engine.door import Door
+from tidegate_engine.engine import Engine
+from tidegate_engine.queue import QueueLimits
+from tidegate_engine.request import SamplingParams, new_request
+from tidegate_engine.sim import SimRunner, SimSettings
+from tidegate_engine.step_fit import StepTime
+
+SIM_STEP = StepTime(base_seconds=0.02, seconds_per_token=2e-5, seconds_per_context_token=1e-8)
+MEAN_PROMPT, MEAN_ANSWER = 600, 300
+
+
+class StandInRunner(SimRunner):
+    """Keeps its own time out of the measurement."""
+
+    run_seconds = 0.0
+
+    def run(self, batch):  # noqa: ANN001, ANN201 - as its base
+        started = time.thread_time()
+        tokens = super().run(batch)
+        self.run_seconds += time.thread_time() - started
+        return tokens
+
+
+def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int) -> dict[str, float]:
+    """Medians in seconds of a step's overhead and of asking the door, at a steady number of waiting requests."""
+    clock = [0.0]
+    counters = Counters()
+    settings = SimSettings(num_blocks, vocab_size=50_000, step_time=SIM_STEP)
+    runner = StandInRunner(settings, counters=counters, sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    engine = Engine(
+        runner,
+        slots=num_running,
+        limits=BudgetLimits(itl_seconds=0.05),
+        clock=lambda: clock[0],
+        counters=counters,
+    )
+    rng = random.Random(5)
+    overheads, sizes = [], []
+    num_arrived = 0
+    for step in range(num_steps):
+        while len(engine.queue) < num_waiting:
+            num_arrived += 1
+            sampling = SamplingParams(max_tokens=1 + int(rng.expovariate(1 / MEAN_ANSWER)), ignore_eos=True)
+            prompt = [7] * (1 + int(rng.expovariate(1 / MEAN_PROMPT)))
+            engine.queue.add(new_request(str(num_arrived), prompt, sampling, clock[0]))
+        runner.run_seconds = 0.0
+        started = time.thread_time()
+        engine.step()
+        overheads.append(time.thread_time() - started - runner.run_seconds)
+        sizes.append(len(engine.scheduler.running))
+        engine.pool.check(engine.scheduler.running) if step % 100 == 0 else None
+    steady = num_steps // 2
+    door = Door(engine, QueueLimits(num_waiting, 1e9), usual_output_tokens=MEAN_ANSWER, clock=time.thread_time)
+    return {
+        "running": statistics.mean(sizes[steady:]),
+        "used": engine.pool.num_used / engine.pool.num_blocks,
+        "step": statistics.median(overheads[steady:]),
+        "step_p99": sorted(overheads[steady:])[-max(1, steady // 100)],
+        "door": median_seconds(lambda: door.wait_seconds(MEAN_PROMPT, MEAN_ANSWER), 20),
+        "preemptions": float(counters.preemptions),
+    }
+
+
+def median_seconds(work: Callable[[], object], times: int) -> float:
+    samples = []
+    for _ in range(times):
+        started = time.thread_time()
+        work()
+        samples.append(time.thread_time() - started)
+    return statistics.median(samples)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--running", type=int, default=256)
+    parser.add_argument("--waiting", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=3000)
+    args = parser.parse_args()
+    reference = median_seconds(lambda: [(i, (i,), i + 1, i - 1) for i in range(args.running)], 200)
+    print(f"{args.running} slots, {args.waiting} waiting; reference loop over the slots: {reference * 1e6:.0f} us")
+    full = args.running * (MEAN_PROMPT + MEAN_ANSWER) // 16
+    for name, num_blocks in (("roomy", 4 * full), ("tight", full)):
+        m = measure(num_blocks, args.running, args.waiting, args.steps)
+        print(
+            f"{name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used, CPU a step {m['step'] * 1e3:.2f} ms "
+            f"median, {m['step_p99'] * 1e3:.2f} ms p99, {m['step'] / reference:.0f} reference loops; "
+            f"door {m['door'] * 1e3:.2f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

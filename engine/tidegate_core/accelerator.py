@@ -36,7 +36,8 @@ def _gpu(name: str, memory_mib: int, gb_per_second: int, *aliases: str) -> Accel
     return Accelerator(name, memory_mib * _MIB, gb_per_second * _GB_PER_SECOND, aliases)
 
 
-# Aliases are what people write and what the product label says, vendor words and punctuation aside.
+# Aliases are what people write and what the product label says, vendor words and punctuation aside. Where ECC can be
+# switched, the memory is that with ECC, which is less.
 CATALOGUE = (
     _gpu("T4", 15_360, 320),
     _gpu("V100-16GB", 16_384, 900, "V100-SXM2-16GB", "V100-PCIE-16GB"),
@@ -44,8 +45,8 @@ CATALOGUE = (
     _gpu("RTX-3090", 24_576, 936),
     _gpu("RTX-4090", 24_564, 1_008),
     _gpu("RTX-5090", 32_607, 1_792),
-    _gpu("RTX-A6000", 49_140, 768, "A6000"),
-    _gpu("RTX-6000-Ada", 49_140, 960, "RTX-6000-Ada-Generation"),
+    _gpu("RTX-A6000", 46_068, 768, "A6000"),
+    _gpu("RTX-6000-Ada", 46_068, 960, "RTX-6000-Ada-Generation"),
     _gpu("L4", 23_034, 300),
     _gpu("L40", 46_068, 864),
     _gpu("L40S", 46_068, 864),

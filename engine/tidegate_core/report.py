@@ -8,25 +8,30 @@ from tidegate_core.quantity import format_bytes
 
 def statement(fit: Fit) -> str:
     """The answer in a sentence with its numbers; what does not fit is named with what it needs and what there is."""
-    room = format_bytes(max(0, fit.usable_bytes))
-    weights = format_bytes(fit.per_gpu_weight_bytes)
-    if fit.fits:
-        shrunk = "" if fit.context == fit.context_wanted else f" (shrunk from {fit.context_wanted:,})"
-        pool = f"{format_bytes(fit.kv_pool_bytes)} of KV cache"
-        return f"fits: {pool} beside {weights} of weights give context {fit.context:,}{shrunk} and {_slots(fit)}"
+    if not fit.fits:
+        return f"does not fit: {_why_not(fit)}"
+    shrunk = "" if fit.context == fit.context_wanted else f" (shrunk from {fit.context_wanted:,})"
+    pool, weights = format_bytes(fit.kv_pool_bytes), format_bytes(fit.per_gpu_weight_bytes)
+    return (
+        f"fits: {pool} of KV cache beside {weights} of weights give context {fit.context:,}{shrunk} and {_slots(fit)}"
+    )
+
+
+def _why_not(fit: Fit) -> str:
     match fit.binding_constraint:
         case Constraint.MODEL_CONTEXT:
             return f"context.min {fit.context_smallest:,} is above the longest context, {fit.context_wanted:,}"
         case Constraint.TENSOR_PARALLEL:
             return f"the attention heads cannot be divided between {fit.tensor_parallel} devices"
         case Constraint.OVERHEAD:
-            needed = format_bytes(fit.overhead_bytes)
-            return f"the engine needs {needed} before any weight, the device has {format_bytes(fit.memory_bytes)}"
+            needed, memory = format_bytes(fit.overhead_bytes), format_bytes(fit.memory_bytes)
+            return f"the engine needs {needed} before any weight, the device has {memory}"
         case Constraint.WEIGHTS:
-            return f"weights take {weights} of the {room} that are usable, which leaves no room for KV cache"
+            weights, usable = format_bytes(fit.per_gpu_weight_bytes), format_bytes(fit.usable_bytes)
+            return f"weights take {weights} of the {usable} that are usable, which leaves no room for KV cache"
         case _:
             needed = format_bytes(fit.context_smallest * fit.per_gpu_kv_bytes_per_token)
-            left = format_bytes(max(0, fit.usable_bytes - fit.per_gpu_weight_bytes))
+            left = format_bytes(fit.usable_bytes - fit.per_gpu_weight_bytes)
             return (
                 f"one sequence of {fit.context_smallest:,} tokens needs {needed} of KV cache, {left} are left beside "
                 f"the weights: enough for {fit.context:,} tokens"

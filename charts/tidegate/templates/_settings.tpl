@@ -1,0 +1,24 @@
+{{- /* Fields of OperatorSettings; what is not given keeps the default that stands there. */ -}}
+{{- define "tidegate.settings" -}}
+{{- $engine := .Values.engine -}}
+- {name: TIDEGATE_ENGINE__IMAGE, value: {{ $engine.image | default (include "tidegate.image" .) | quote }}}
+- {name: TIDEGATE_ENGINE__IMAGE_PULL_POLICY, value: {{ $engine.imagePullPolicy | default .Values.image.pullPolicy }}}
+- {name: TIDEGATE_ENGINE__RUNNER, value: {{ $engine.runner }}}
+- {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.logLevel }}}
+- {name: TIDEGATE_PORT, value: {{ .Values.port | quote }}}
+- {name: TIDEGATE_DRAIN_TOKEN_FILE, value: /etc/tidegate/drain/token}
+{{- with .Values.watchNamespaces }}
+- {name: TIDEGATE_NAMESPACES, value: {{ toJson . | quote }}}
+{{- end }}
+{{- with $engine.simPreemptionsPerMinute }}
+- {name: TIDEGATE_ENGINE__SIM_PREEMPTIONS_PER_MINUTE, value: {{ quote . }}}
+{{- end }}
+{{- with $engine.podTemplatePatch }}
+- {name: TIDEGATE_ENGINE__POD_TEMPLATE_PATCH, value: {{ toJson . | quote }}}
+{{- end }}
+{{- range $group, $fields := pick .Values "scrape" "reconcile" }}
+{{- range $field, $value := $fields }}
+- {name: {{ printf "TIDEGATE_%s__%s" $group (snakecase $field) | upper }}, value: {{ quote $value }}}
+{{- end }}
+{{- end }}
+{{- end }}

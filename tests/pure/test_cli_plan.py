@@ -219,3 +219,9 @@ def test_a_config_that_is_no_json_exits_with_2(tmp_path: Path, capsys: pytest.Ca
     code, message = refused(capsys, "--model", str(tmp_path / "cut"), "--gpu", "L4")
     assert code == 2
     assert "config.json" in message
+
+
+def test_the_documented_example_is_what_the_command_prints(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
+    assert main(["plan", "--model", model, "--gpu", "L4", "--context", "16384", "--users", "20"]) == 0
+    assert capsys.readouterr().out in documented

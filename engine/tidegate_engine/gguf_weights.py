@@ -4,7 +4,7 @@ llama.cpp stores some tensors changed: query and key rows of llama models are pe
 Gemma's norms hold 1 + w where the reference model computes (1 + w) itself. Both are undone here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from math import gcd
 
@@ -42,14 +42,26 @@ class GgufWeights:
         return tuple(self._tensors)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return self._as_trained(name, self._decode(self._stored(name), dtype or torch.float32))
+
+    def lookup(self, name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+        stored = self._stored(name)
+        rows = self._raw(stored).reshape(stored.shape[0], -1)
+        kind = GGMLQuantizationType(stored.type.number)
+        return lambda ids: torch.from_numpy(dequantize(rows[ids.numpy()], kind)).float()
+
+    def _stored(self, name: str) -> GgufTensor:
         stored = self._tensors.get(name)
         if stored is None:
             raise CorruptCheckpoint(f"{self._file.path} has no tensor '{name}'; fetch it again")
-        return self._as_trained(name, self._decode(stored, dtype or torch.float32))
+        return stored
+
+    def _raw(self, stored: GgufTensor) -> np.ndarray:
+        return self._bytes[stored.offset_bytes : stored.offset_bytes + stored.num_bytes]
 
     def _decode(self, stored: GgufTensor, dtype: torch.dtype) -> torch.Tensor:
         decoded = torch.empty(stored.num_elements, dtype=dtype)
-        raw = self._bytes[stored.offset_bytes : stored.offset_bytes + stored.num_bytes]
+        raw = self._raw(stored)
         pieces = list(_pieces(stored))
         with ThreadPoolExecutor(min(torch.get_num_threads(), len(pieces))) as pool:
             for done in [pool.submit(_decode_piece, stored, raw, piece, decoded) for piece in pieces]:

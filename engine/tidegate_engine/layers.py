@@ -2,10 +2,10 @@
 
 A model file asks the loader for parts by tensor name and stays ignorant of files, dtypes, packing and devices:
 
-    device  checkpoint   activations  matrices                    norms
-    cpu     float32      fp32         fp32, order chosen          fp32
-    cpu     16 bit       fp32         16 bit, packing chosen      fp32
-    cuda    any          its dtype    its dtype                   fp32
+    device  checkpoint   activations  matrices               norms  embedding
+    cpu     float32      fp32         fp32, order chosen     fp32   fp32
+    cpu     16 bit       fp32         fp16, packing chosen   fp32   in the mapped file
+    cuda    any          its dtype    its dtype              fp32   its dtype
 """
 
 from collections.abc import Callable
@@ -23,15 +23,7 @@ from tidegate_engine.weights import Weights
 Layer = TypeVar("Layer")
 
 
-class Embedding:
-    """Rows of a table by token id, in the activations' dtype."""
-
-    def __init__(self, table: torch.Tensor, dtype: torch.dtype) -> None:
-        self.table = table
-        self._dtype = dtype
-
-    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return F.embedding(token_ids, self.table).to(self._dtype)
+Embedding = Callable[[torch.Tensor], torch.Tensor]  # int64 token ids [tokens] -> activations [tokens, hidden_size]
 
 
 class LayerLoader:
@@ -64,13 +56,20 @@ class LayerLoader:
         """A norm's weight or a bias."""
         return self._weights.tensor(name, torch.float32).to(self._device)
 
-    def embedding(self, name: str) -> Embedding:
-        return Embedding(self._weights.tensor(name, self._matrix_dtype).to(self._device, copy=True), self._dtype)
+    def embedding_and_head(self, embedding: str, head: str) -> tuple[Embedding, Linear]:
+        """The head is the embedding's matrix where the checkpoint has none of its own: then it is held once.
 
-    def head(self, name: str, embedding: Embedding) -> Linear:
-        """Hidden state to logits; the embedding itself where the checkpoint has no such matrix."""
-        is_tied = f"{name}.weight" not in self._names
-        return self._linear(embedding.table, None) if is_tied else self.linear(name)
+        Where the head is packed, embedding rows are therefore looked up in the mapped file.
+        """
+        has_own_head = f"{head}.weight" in self._names
+        if self._is_rounded:
+            return self._weights.lookup(f"{embedding}.weight"), self.linear(head if has_own_head else embedding)
+        table = self._weights.tensor(f"{embedding}.weight", self._matrix_dtype).to(self._device, copy=True)
+        dtype = self._dtype
+        return (
+            lambda token_ids: F.embedding(token_ids, table).to(dtype),
+            self.linear(head) if has_own_head else self._linear(table, None),
+        )
 
     def each(self, make: Callable[[int], Layer], num_layers: int) -> tuple[Layer, ...]:
         """Layers side by side on threads: decoding and packing hold no interpreter lock."""
@@ -78,18 +77,19 @@ class LayerLoader:
             return tuple(pool.map(make, range(num_layers)))
 
     @property
-    def _matrix_dtype(self) -> torch.dtype | None:
-        """What matrices are read as; None: as they are stored."""
-        if self._device.type != "cpu":
-            return self._dtype
-        return torch.float32 if self._precision is Precision.BITS_32 else torch.float16
+    def _is_rounded(self) -> bool:
+        return self._device.type == "cpu" and self._precision is Precision.BITS_16
+
+    @property
+    def _matrix_dtype(self) -> torch.dtype:
+        return torch.float16 if self._is_rounded else self._dtype
 
     def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        if self._device.type != "cpu":
-            return PlainLinear(weight.to(self._device), None if bias is None else bias.to(self._dtype))
-        if self._precision is Precision.BITS_32:
+        if self._is_rounded:
+            return self._choice.rounded(weight, bias)
+        if self._device.type == "cpu":
             return self._choice.exact(weight, bias)
-        return self._choice.rounded(weight, bias)
+        return PlainLinear(weight.to(self._device), None if bias is None else bias.to(self._dtype))
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -4,7 +4,7 @@ On CPU the order of operands and the packing of weights matter more than anythin
 packed for FBGEMM is 2 to 6 times faster than plain fp32. Two rules keep results independent of speed:
 
     float32 checkpoint   computed exactly in fp32; only the order of the operands is chosen, per shape and rows
-    16-bit or GGUF       weights of 16 bits with fp32 activations; packed, unless that is missing or slower here
+    16-bit or GGUF       fp16 weights with fp32 activations; packed, unless that is missing or slower here
 
 On CUDA the library chooses. What is kept per weight is tidegate_core.storage's table, whatever is chosen here.
 """
@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 
 PART_ELEMENTS = 1 << 24  # packing takes 11 ns an element on one thread: large matrices are packed in parts, on several
-FP16_LARGEST = 65504.0
 
 
 class Linear(Protocol):
@@ -80,10 +79,10 @@ def _pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:  # an opaque 
 
 
 class WidenedLinear:
-    """16-bit weights widened to fp32 piece by piece for each product: what is left where nothing packed serves."""
+    """fp16 weights widened to fp32 piece by piece for each product: what is left where nothing packed serves."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight = as_16_bit(weight)
+        self.weight = weight.half()
         self.bias = bias
         self._piece_rows = max(1, PART_ELEMENTS // 4 // weight.shape[1])
 
@@ -94,11 +93,3 @@ class WidenedLinear:
             torch.mm(piece.to(x.dtype), x.T, out=product[start : start + self._piece_rows])
         result = product.T.contiguous()
         return result if self.bias is None else result.add_(self.bias)
-
-
-def as_16_bit(weight: torch.Tensor) -> torch.Tensor:
-    """fp16, which keeps more digits than bf16; values outside its range stay in bf16."""
-    if weight.dtype in (torch.float16, torch.bfloat16):
-        return weight
-    is_in_range = bool(weight.abs().max() <= FP16_LARGEST)
-    return weight.to(torch.float16 if is_in_range else torch.bfloat16)

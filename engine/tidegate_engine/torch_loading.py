@@ -91,8 +91,8 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | Non
     plan = plan_blocks(loaded.shape, target, demand, free_bytes)
     if plan.slots == 0:
         raise DoesNotFit(
-            f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold a context "
-            f"of {plan.context} tokens only; of {format_bytes(memory_bytes)}, the loaded model takes "
+            f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold only "
+            f"{plan.context} tokens; of {format_bytes(memory_bytes)}, the loaded model takes "
             f"{format_bytes(loaded.used_bytes)}: give it more memory or a smaller --context"
         )
     return plan

@@ -3,10 +3,12 @@
 Called once at start by the torch runner. Safetensors are mapped from the page cache, GGUF is decoded (gguf_weights.py).
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import torch
+import torch.nn.functional as F
 from safetensors import safe_open
 
 from tidegate_checkpoint.config_json import Json, read_config
@@ -16,6 +18,8 @@ from tidegate_checkpoint.gguf_config import gguf_config
 from tidegate_checkpoint.location import CheckpointKind, locate
 from tidegate_checkpoint.safetensors import StoredTensor, read_safetensors
 from tidegate_checkpoint.tensor_names import HEAD, text_name
+
+Lookup = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Weights(Protocol):
@@ -30,6 +34,10 @@ class Weights(Protocol):
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """In the stored dtype (float32 for GGUF) unless another is asked for. Raises CorruptCheckpoint if absent."""
+        ...
+
+    def lookup(self, name: str) -> Lookup:
+        """Rows of a matrix by int64 ids, fp32, read from the mapped file each time: takes no memory of its own."""
         ...
 
 
@@ -70,3 +78,7 @@ class SafetensorsWeights:
         with safe_open(entry.file, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(entry.name)
         return tensor if dtype is None else tensor.to(dtype)
+
+    def lookup(self, name: str) -> Lookup:
+        mapped = self.tensor(name)
+        return lambda ids: F.embedding(ids, mapped).float()

@@ -49,10 +49,9 @@ class Gemma3:
         global_base, local_base = number(config, "rope_theta"), number(config, "rope_local_base_freq")
         self._global_frequencies = inverse_frequencies(facts.head_dim, global_base, rope_scaling(config)).to(device)
         self._local_frequencies = inverse_frequencies(facts.head_dim, local_base).to(device)
-        self._embedding = loader.embedding("model.embed_tokens.weight")
+        self._embedding, self._head = loader.embedding_and_head("model.embed_tokens", "lm_head")
         self._layers = loader.each(lambda index: _load_layer(facts, self._heads, loader, index), facts.num_layers)
         self._norm = 1 + loader.vector("model.norm.weight")
-        self._head = loader.head("lm_head", self._embedding)
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, step: PagedStep) -> torch.Tensor:
         x = self._embedding(token_ids)

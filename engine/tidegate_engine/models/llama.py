@@ -40,10 +40,9 @@ class Llama:
         self._scale = facts.head_dim**-0.5
         frequencies = inverse_frequencies(facts.head_dim, number(config, "rope_theta"), rope_scaling(config))
         self._frequencies = frequencies.to(device)
-        self._embedding = loader.embedding("model.embed_tokens.weight")
+        self._embedding, self._head = loader.embedding_and_head("model.embed_tokens", "lm_head")
         self._layers = loader.each(lambda index: _load_layer(facts, self._heads, loader, index), facts.num_layers)
         self._norm = loader.vector("model.norm.weight")
-        self._head = loader.head("lm_head", self._embedding)
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, step: PagedStep) -> torch.Tensor:
         x = self._embedding(token_ids)

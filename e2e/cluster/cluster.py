@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from e2e.cluster import detached
 from e2e.cluster.access import ApiAccess
 from e2e.cluster.binary import kube_binary
 from e2e.cluster.errors import MissingTool
@@ -30,12 +31,11 @@ READY_TIMEOUT = "--timeout=90s"
 
 
 class Cluster(ApiAccess):
-    """A running cluster, as its owner holds it."""
+    """A running cluster, as its owner holds it; without a supervision it is a detached one."""
 
-    def __init__(self, spec: ClusterSpec, supervision: Supervision) -> None:
+    def __init__(self, spec: ClusterSpec, supervision: Supervision | None = None) -> None:
         super().__init__(spec)
         self._supervision = supervision
-        self._num_nodes = 0
 
     @classmethod
     def start(cls, nodes: Sequence[NodeSpec], images: Sequence[BuiltImage], *, is_detached: bool = False) -> Self:
@@ -68,13 +68,16 @@ class Cluster(ApiAccess):
         assert self.spec.network, "a cluster with nodes has a network"
         return self.spec.network
 
+    @property
+    def num_nodes(self) -> int:
+        return len(list(self.spec.folder.glob("node[0-9]")))
+
     def add_nodes(self, nodes: Sequence[NodeSpec]) -> None:
         """Returns once all of them are Ready and offer their GPUs."""
-        first = self._num_nodes + 1
+        first = self.num_nodes + 1
         assert first + len(nodes) - 1 <= MAX_NODES, f"a cluster has addresses for {MAX_NODES} nodes"
         for index, node in enumerate(nodes, first):
             start_node(self.spec, index, node)
-            self._num_nodes = index
         for index, node in enumerate(nodes, first):
             self._wait_for_node(f"node/node{index}", node)
         if nodes and first == 1:
@@ -84,7 +87,7 @@ class Cluster(ApiAccess):
         """The image on every node there is now and on those to come; returns its name."""
         for archive in image.archives:
             if self._take_archive(archive):
-                for index in range(1, self._num_nodes + 1):
+                for index in range(1, self.num_nodes + 1):
                     load_images(NodeFiles(self.spec.folder, index), archive)
         return image.name
 
@@ -101,7 +104,10 @@ class Cluster(ApiAccess):
 
     def stop(self) -> None:
         """Ends it and returns when nothing of it is left."""
-        self._supervision.stop()
+        if self._supervision:
+            self._supervision.stop()
+        else:
+            detached.end(self.spec)
 
     def _take_archive(self, archive: Path) -> bool:
         """Names the archive for nodes to come, after those it builds on; False where it is known already."""

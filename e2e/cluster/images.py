@@ -30,8 +30,8 @@ from e2e.cluster.node import PAUSE_IMAGE
 from e2e.cluster.oci import Blob, Image, open_layer, write_archive
 from e2e.cluster.paths import REPOSITORY, cache_home
 from e2e.cluster.source_layer import APPLICATION, write_source_layer
+from e2e.cluster.volumes import VENV_MOUNT
 
-VENV_MOUNT = "/opt/venv"
 SITE_PACKAGES = "/opt/site-packages"
 OPERATOR_LOCK = REPOSITORY / "requirements-operator.lock"
 COMMON = ("PYTHONDONTWRITEBYTECODE=1", "PYTHONUNBUFFERED=1", "HOME=/tmp", "LANG=C.UTF-8")
@@ -159,7 +159,7 @@ def _write_operator_packages(path: Path) -> None:
     """The operator's locked packages and nothing else: no torch."""
     uv = Path(os.environ.get("UV") or cache_home() / "uv" / "bin" / "uv")
     if not uv.exists():
-        raise MissingTool(f"uv is not at {uv}: run `make setup`, or set UV to an installed one")
+        raise MissingTool(f"uv is not at {uv}: run `make install`, or set UV to an installed one")
     with tempfile.TemporaryDirectory() as folder:
         command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", folder]
         command += ["--require-hashes", "--no-deps", "--compile-bytecode", "-r", str(OPERATOR_LOCK)]

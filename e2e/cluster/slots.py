@@ -48,6 +48,14 @@ def abandoned(home: Path, kind: str) -> list[Slot]:
     return [slot for slot in slots if slot]
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a supervisor, or an owner about to start one, holds the slot with this folder."""
+    kind, _, number = folder.name.rpartition("-")
+    if slot := _try(folder.parent, kind, int(number)):
+        slot.release()
+    return slot is None
+
+
 def _try(home: Path, kind: str, number: int) -> Slot | None:
     folder = home / f"{kind}-{number}"
     lock = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

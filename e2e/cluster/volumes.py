@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+VENV_MOUNT = "/opt/venv"  # where the engine image looks for its packages
 NAMESPACE_LABEL = "tidegate.dev/local-namespace"
 SIZE = {"storage": "1Gi"}  # asked for and given alike; nothing measures it
 
@@ -53,6 +54,13 @@ class HostVolume:
                 "resources": {"requests": SIZE},
             },
         }
+
+
+def environment_patch(container: str, claim: str = "venv", mount: str = VENV_MOUNT) -> dict[str, object]:
+    """A pod template patch (the operator's engine.podTemplatePatch) that mounts a Python environment from a claim."""
+    volume = {"name": claim, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+    mounted = {"name": container, "volumeMounts": [{"name": claim, "mountPath": mount, "readOnly": True}]}
+    return {"spec": {"volumes": [volume], "containers": [mounted]}}
 
 
 def manifests(volumes: list[HostVolume]) -> str:

@@ -1,4 +1,4 @@
-"""Engines without models: the admin port's /load, /drain and /undrain on loopback addresses of their own, to be set by hand.
+"""Engines without models: /load, /drain and /undrain on loopback addresses of their own, set by hand.
 
 Everything runs in one thread; tests change an engine's load from theirs.
 """
@@ -12,15 +12,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from tidegate_core.telemetry import ADMIN_PORT, EngineSizing, LoadReport, StepFit
-
-IDLE = LoadReport(
-    boot_id="boot-1", arrivals=0, rejects=0, completions=0, preemptions=0, running=0, waiting=0, kv_blocks_used=0,
-    kv_blocks_total=500, eta_seconds=0.0, draining=False, step_fit=StepFit(),
-    sizing=EngineSizing(
-        context=2048, slots=8, kv_blocks_total=500, block_size=16, kv_bytes=1, weight_bytes=1, resident_bytes=1
-    ),
-)  # fmt: skip
+from pools import IDLE
+from tidegate_core.telemetry import ADMIN_PORT, LoadReport
 
 
 @dataclass
@@ -104,5 +97,3 @@ def _free_address() -> str:
     """All of 127/8 is local; a random one is not in use by a test beside us."""
     first, second, third = (random.randint(2, 254) for _ in range(3))
     return f"127.{first}.{second}.{third}"
-
-

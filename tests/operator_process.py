@@ -78,7 +78,9 @@ class OperatorUnderTest:
 
     def num_reconciles(self) -> float:
         lines = self._get("/metrics").splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith("tidegate_operator_reconcile_total"))
+        return sum(
+            float(line.rpartition(" ")[2]) for line in lines if line.startswith("tidegate_operator_reconcile_total")
+        )
 
     def resident_bytes(self) -> int:
         assert self.process is not None
@@ -168,8 +170,12 @@ def operator_process(
 
 def _as_operator(access: ApiAccess, namespace: str) -> Path:
     """A kubeconfig with the shipped namespaced role and nothing more."""
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": NAME, "namespace": namespace},
-            "rules": manifest(NAMESPACED_RULES)}  # fmt: skip
+    role = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": NAME, "namespace": namespace},
+        "rules": manifest(NAMESPACED_RULES),
+    }
     access.kubectl("create", "-f", "-", input=json.dumps(role))
     access.kubectl("create", "serviceaccount", NAME, "-n", namespace)
     account = f"--serviceaccount={namespace}:{NAME}"

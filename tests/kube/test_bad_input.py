@@ -132,7 +132,9 @@ def test_engines_that_fail_show_their_last_words(operator: OperatorUnderTest, no
     container = {"name": "engine", "image": "e", "imageID": "", "ready": False, "restartCount": 2, "state": state,
                  "lastState": last}  # fmt: skip
     status = {"status": {"phase": "Running", "containerStatuses": [container]}}
-    operator.access.kubectl("patch", "pod", pod, "-n", operator.namespace, "--subresource=status", "-p", json.dumps(status))
+    operator.access.kubectl(
+        "patch", "pod", pod, "-n", operator.namespace, "--subresource=status", "-p", json.dumps(status)
+    )
     eventually(lambda: operator.condition("Progressing").get("reason") == "EngineFailing")
     assert "the KV cache does not fit" in operator.condition("Progressing")["message"]
     operator.assert_quiescent()

@@ -159,8 +159,11 @@ def test_an_operator_with_other_templates_restarts_no_pod_until_inputs_change(op
     operator.assert_quiescent()
     assert {pod["metadata"]["uid"] for pod in operator.get("pods")} == pods
     operator.apply(pool_manifest(context={"max": 2048, "min": 1024}))
-    eventually(lambda: operator.get("deployment", "chat")["spec"]["template"]["spec"]["containers"][0]["image"].endswith(
-        "newer"))  # fmt: skip
+
+    def image() -> str:
+        return str(operator.get("deployment", "chat")["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    eventually(lambda: image().endswith("newer"))
     become_ready(operator)
     assert {pod["metadata"]["uid"] for pod in operator.get("pods")}.isdisjoint(pods)
     operator.assert_quiescent()

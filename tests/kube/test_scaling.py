@@ -10,7 +10,10 @@ BUSY = {"running": 8, "waiting": 20, "eta_seconds": 40.0, "arrivals": 30}
 
 
 def become_ready(operator: OperatorUnderTest, ready: str) -> None:
-    eventually(lambda: operator.pool().get("status", {}).get("ready") == ready, what=f"ready {ready}", timeout_seconds=60)
+    def has_ready() -> bool:
+        return bool(operator.pool().get("status", {}).get("ready") == ready)
+
+    eventually(has_ready, what=f"ready {ready}", timeout_seconds=60)
 
 
 def replicas(operator: OperatorUnderTest) -> int:
@@ -40,8 +43,7 @@ def test_a_queue_adds_replicas_and_an_idle_fleet_drains_before_it_shrinks(
     for engine in live(operator, engines).values():
         engine.set_load(running=1, waiting=0, eta_seconds=0.0)
     eventually(lambda: any(engine.report.draining for engine in live(operator, engines).values()), timeout_seconds=120)
-    draining = [pod for pod in operator.get("pods", selector="tidegate.dev/serving=false")]
-    assert draining, "a draining pod is out of the Service's selector"
+    assert operator.get("pods", selector="tidegate.dev/serving=false"), "it is out of the Service's selector"
     size = replicas(operator)
     assert size > 1, "the Deployment keeps a replica that still has a request"
     for engine in live(operator, engines).values():

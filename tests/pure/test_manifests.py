@@ -1,0 +1,218 @@
+"""Generated objects: restricted, complete, canonical, and patched last."""
+
+from typing import Any
+
+import pytest
+
+from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, pool_manifest, stored
+from restricted import violations
+from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.drift import is_satisfied, stamped
+from tidegate_operator.manifests.merge import merge
+from tidegate_operator.manifests.pod import Runtime, grace_seconds, startup_seconds
+from tidegate_operator.observed import Observed
+from tidegate_operator.plan import PlanSettings, plan
+from tidegate_operator.resources import Manifest
+from tidegate_operator.revisions import EngineDefaults
+from tidegate_operator.scale import ScaleTiming
+
+FULL = {
+    "model": {"uri": "pvc://models/dir/qwen", "servedNames": ["qwen3-8b", "q"], "chatTemplate": "{{ messages }}"},
+    "traffic": {"promptTokens": 100, "outputTokens": 50},
+    "queue": {"maxRequests": 7, "maxWaitSeconds": 9},
+    "drain": {"timeoutSeconds": 33},
+    "pod": {
+        "nodeSelector": {"gpu": "l4"},
+        "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "llm"}],
+        "priorityClassName": "high",
+        "labels": {"team": "a", "tidegate.dev/pool": "stolen"},
+        "annotations": {"note": "x"},
+        "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "24576Mi"}},
+    },
+}
+
+
+def children(subject: InferencePool, settings: PlanSettings = SETTINGS) -> dict[str, Manifest]:
+    steps = plan(subject, Observed(inspections=(inspected(),)), settings, NOW)
+    return {each["kind"]: each for each in steps.apply}
+
+
+def template(subject: InferencePool, settings: PlanSettings = SETTINGS) -> dict[str, Any]:
+    return dict(children(subject, settings)["Deployment"]["spec"]["template"])
+
+
+def container(subject: InferencePool, settings: PlanSettings = SETTINGS) -> dict[str, Any]:
+    (only,) = template(subject, settings)["spec"]["containers"]
+    return dict(only)
+
+
+def engine_of(subject: InferencePool) -> dict[str, Any]:
+    """The template of a pool whose inspection Job has another name than the usual pool's."""
+    (job,) = plan(subject, Observed(), SETTINGS, NOW).apply
+    found = inspected(name=job["metadata"]["name"])
+    steps = plan(subject, Observed(inspections=(found,)), SETTINGS, NOW)
+    return dict(next(each for each in steps.apply if each["kind"] == "Deployment")["spec"]["template"])
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [pool(), pool(**FULL), stored(cpu_pool_manifest())],
+    ids=["smallest", "full", "cpu"],
+)
+def test_every_pod_is_restricted_and_cannot_reach_the_api(subject: InferencePool) -> None:
+    (job,) = plan(subject, Observed(), SETTINGS, NOW).apply
+    for spec in (engine_of(subject)["spec"], job["spec"]["template"]["spec"]):
+        assert violations(spec) == []
+        assert spec["automountServiceAccountToken"] is False
+        assert spec["enableServiceLinks"] is False
+        assert spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] is True
+        mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+        assert mounts["/models"]["readOnly"] is True
+        assert "/tmp" in mounts
+
+
+def test_the_engines_arguments_are_a_launch_contract_with_the_sizing_in_it() -> None:
+    spec = engine_of(pool(**FULL))["spec"]
+    verb, *args = spec["containers"][0]["args"]
+    launch = EngineLaunch.from_args(args)
+    assert verb == "serve"
+    assert launch.model == "/models/dir/qwen"
+    assert launch.served_name == ("qwen3-8b", "q")
+    assert launch.chat_template == "/etc/tidegate/chat_template.jinja"
+    assert (launch.prompt_tokens, launch.output_tokens, launch.max_queue, launch.max_wait_seconds) == (100, 50, 7, 9)
+    assert launch.drain_seconds == 33
+    assert launch.drain_token_sha256 == ("ab" * 32,)
+    assert launch.context is not None
+    assert launch.slots is not None
+    assert launch.kv_memory is None, "on CUDA the engine measures"
+
+
+def test_a_cpu_pool_is_told_its_kv_memory_and_gets_its_whole_limit() -> None:
+    subject = stored(cpu_pool_manifest())
+    (job,) = plan(subject, Observed(), SETTINGS, NOW).apply
+    steps = plan(subject, Observed(inspections=(inspected(name=job["metadata"]["name"]),)), SETTINGS, NOW)
+    engine = steps.apply[-1]["spec"]["template"]["spec"]["containers"][0]
+    launch = EngineLaunch.from_args(engine["args"][1:])
+    assert launch.kv_memory is not None
+    assert engine["resources"]["requests"]["memory"] == engine["resources"]["limits"]["memory"] == "40Gi"
+    assert "nvidia.com/gpu" not in engine["resources"]["limits"]
+
+
+def test_a_simulated_engine_gets_its_kv_memory_too() -> None:
+    simulated = PlanSettings(EngineDefaults(Runtime("e", {}), runner=RunnerKind.SIM), ScaleTiming())
+    assert EngineLaunch.from_args(container(pool(), simulated)["args"][1:]).kv_memory is not None
+
+
+def test_what_the_user_says_about_pods_arrives() -> None:
+    rendered = engine_of(pool(**FULL))
+    assert rendered["metadata"]["labels"]["team"] == "a"
+    assert rendered["metadata"]["labels"]["tidegate.dev/pool"] == "chat", "labels we select by cannot be taken"
+    assert rendered["metadata"]["annotations"] == {"note": "x"}
+    spec = rendered["spec"]
+    assert spec["nodeSelector"] == {"gpu": "l4"}
+    assert spec["priorityClassName"] == "high"
+    assert {"key": "dedicated", "operator": "Equal", "value": "llm"} in spec["tolerations"]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
+
+
+def test_quantities_are_spelled_as_the_api_server_spells_them() -> None:
+    resources = engine_of(pool(**FULL))["spec"]["containers"][0]["resources"]
+    assert resources["limits"]["memory"] == "24Gi"
+    assert resources["requests"]["cpu"] == "1500m"
+    assert resources["limits"]["nvidia.com/gpu"] == "1"
+
+
+def test_list_items_carry_the_keys_that_server_side_apply_needs() -> None:
+    found = children(pool())
+    assert all("protocol" in port for port in found["Service"]["spec"]["ports"])
+    assert all("protocol" in port for port in container(pool())["ports"])
+
+
+def test_probes_wait_for_the_weights_and_the_grace_for_the_drain() -> None:
+    engine = container(pool())
+    probe = engine["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] >= startup_seconds(16 * 10**9) > startup_seconds(10**9)
+    assert probe["httpGet"]["port"] == 8001
+    spec = template(pool(drain={"timeoutSeconds": 300}))["spec"]
+    assert spec["terminationGracePeriodSeconds"] == grace_seconds(300) > 300 + 5
+    assert engine["lifecycle"]["preStop"]["sleep"]["seconds"] > 0
+
+
+def test_the_service_leaves_draining_pods_out_and_the_deployment_keeps_them() -> None:
+    found = children(pool())
+    assert found["Service"]["spec"]["selector"]["tidegate.dev/serving"] == "true"
+    assert "tidegate.dev/serving" not in found["Deployment"]["spec"]["selector"]["matchLabels"]
+    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert found["Service"]["spec"]["selector"].items() <= labels.items()
+
+
+def test_every_child_is_owned_and_labelled() -> None:
+    for child in children(pool()).values():
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert owner["controller"] is True
+        assert owner["blockOwnerDeletion"] is True
+        assert child["metadata"]["labels"]["tidegate.dev/pool"] == "chat"
+
+
+def test_names_stay_legal_for_the_longest_pool_name() -> None:
+    name = "a" * 40
+    subject = stored(pool_manifest(name, model={"uri": "pvc://models/qwen", "chatTemplate": "x"}))
+    (job,) = plan(subject, Observed(), SETTINGS, NOW).apply
+    found = inspected(name=job["metadata"]["name"])
+    for child in (job, *plan(subject, Observed(inspections=(found,)), SETTINGS, NOW).apply):
+        assert len(child["metadata"]["name"]) <= 63
+
+
+def test_the_settings_patch_is_merged_last_into_every_pod() -> None:
+    patch = {
+        "spec": {
+            "containers": [{"name": "engine", "command": ["/opt/venv/bin/python", "-m", "tidegate_cli"],
+                            "env": [{"name": "HOME", "value": "/work"}],
+                            "volumeMounts": [{"name": "venv", "mountPath": "/opt/venv"}]}],
+            "volumes": [{"name": "venv", "persistentVolumeClaim": {"claimName": "venv"}}],
+            "priorityClassName": None,
+        }
+    }  # fmt: skip
+    patched = PlanSettings(EngineDefaults(Runtime("e", patch)), ScaleTiming())
+    (job,) = plan(pool(), Observed(), patched, NOW).apply
+    for spec in (template(pool(), patched)["spec"], job["spec"]["template"]["spec"]):
+        (only,) = spec["containers"]
+        assert only["command"][0] == "/opt/venv/bin/python"
+        assert {"name": "HOME", "value": "/work"} in only["env"]
+        assert [volume["name"] for volume in spec["volumes"]] == ["models", "tmp", "venv"]
+        assert only["image"] == "e"
+
+
+@pytest.mark.parametrize(
+    ("base", "patch", "merged"),
+    [
+        ({"a": {"b": 1, "c": 2}}, {"a": {"b": 3}}, {"a": {"b": 3, "c": 2}}),
+        ({"a": 1, "b": 2}, {"b": None}, {"a": 1}),
+        ({"args": [1, 2]}, {"args": [3]}, {"args": [3]}),
+        ({"env": [{"name": "A"}]}, {"env": [{"name": "B"}]}, {"env": [{"name": "A"}, {"name": "B"}]}),
+        (
+            {"env": [{"name": "A", "value": 1}]},
+            {"env": [{"name": "A", "value": 2}]},
+            {"env": [{"name": "A", "value": 2}]},
+        ),
+        ({}, {"volumes": [{"name": "v"}]}, {"volumes": [{"name": "v"}]}),
+    ],
+    ids=["deep", "null removes", "plain lists are replaced", "named lists grow", "named items merge", "absent"],
+)
+def test_patches_merge_as_a_strategic_merge_does(base: Manifest, patch: Manifest, merged: Manifest) -> None:
+    before = repr(base)
+    assert merge(base, patch) == merged
+    assert repr(base) == before
+
+
+def test_an_object_without_a_field_that_we_stopped_asking_for_is_applied_again() -> None:
+    old = stamped({"metadata": {"name": "x"}, "spec": {"a": 1, "b": 2}})
+    live = {**old, "status": {}}
+    assert is_satisfied(old, live)
+    assert not is_satisfied(stamped({"metadata": {"name": "x"}, "spec": {"a": 1}}), live)
+
+
+def test_empty_values_that_the_server_drops_are_no_difference() -> None:
+    wanted = stamped({"metadata": {"name": "x"}, "spec": {"a": 1, "empty": {}}})
+    assert is_satisfied(wanted, {"metadata": wanted["metadata"], "spec": {"a": 1}})

@@ -1,0 +1,114 @@
+"""The frozen template: an operator upgrade changes nothing until the user changes an input."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pools import NOW, SETTINGS, carried_out, pool, settled
+from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_operator.manifests.pod import Runtime
+from tidegate_operator.plan import plan
+from tidegate_operator.resources import CONTROLLER_REVISION
+from tidegate_operator.revisions import EngineDefaults, inputs_hash, read_revision
+from tidegate_operator.scale import ScaleTiming
+
+NEWER = replace(
+    SETTINGS,
+    engine=EngineDefaults(
+        Runtime("engine:2", {"spec": {"hostname": "x"}}), runner=RunnerKind.SIM, drain_token_sha256=("cd" * 32,)
+    ),
+)
+
+
+def test_an_upgraded_operator_changes_nothing() -> None:
+    assert plan(pool(), settled(), NEWER, NOW).is_satisfied
+
+
+def test_the_upgrade_arrives_with_the_next_change_of_the_user() -> None:
+    changed = pool(context={"max": 2048, "min": 1024})
+    steps = plan(changed, settled(), NEWER, NOW)
+    deployment = steps.apply[-1]
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "engine:2"
+    launch = EngineLaunch.from_args(container["args"][1:])
+    assert (launch.context, launch.runner) == (2048, RunnerKind.SIM)
+    assert plan(changed, carried_out(settled(), steps), NEWER, NOW).revisions.current.number == 2
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": 3, "maxReplicas": 5},
+        {"minReplicas": 1, "maxReplicas": 9},
+        {"scaling": {"mode": "Manual"}},
+        {"scaling": {"scaleDownHoldSeconds": 7}},
+        {"objectives": {"ttftMilliseconds": 500}},
+        {"suspend": True},
+    ],
+    ids="-".join,
+)
+def test_what_pods_do_not_see_is_no_input(spec: dict[str, Any]) -> None:
+    assert inputs_hash(pool(**spec)) == inputs_hash(pool())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"model": {"uri": "pvc://models/other"}},
+        {"model": {"uri": "pvc://models/qwen", "chatTemplate": "x"}},
+        {"context": {"max": 2048}},
+        {"traffic": {"promptTokens": 10}},
+        {"accelerator": {"memory": "48Gi"}},
+        {"objectives": {"itlMilliseconds": 50}},
+        {"queue": {"maxRequests": 1}},
+        {"drain": {"timeoutSeconds": 5}},
+        {"pod": {"labels": {"a": "b"}}},
+    ],
+    ids="-".join,
+)
+def test_what_pods_see_is_an_input(spec: dict[str, Any]) -> None:
+    assert inputs_hash(pool(**spec)) != inputs_hash(pool())
+
+
+def test_spelling_out_a_default_is_no_change() -> None:
+    assert inputs_hash(pool(queue={"maxRequests": 64})) == inputs_hash(pool())
+
+
+def test_a_revision_survives_the_way_through_the_api_server() -> None:
+    (stored,) = (each for each in settled().children if each["metadata"]["name"] == "chat-1")
+    revision = read_revision(stored)
+    assert revision.number == 1
+    assert revision.sizing.slots > 1
+    assert {**revision.to_manifest(pool())}["data"] == stored["data"]
+
+
+def test_the_current_and_the_previous_revision_are_kept() -> None:
+    observed = settled()
+    for size in (3000, 2900, 2800, 2700):
+        changed = pool(context={"max": size, "min": 1024})
+        for _ in range(2):
+            observed = carried_out(observed, plan(changed, observed, SETTINGS, NOW))
+    numbers = sorted(
+        each["revision"]
+        for each in observed.children
+        if each["kind"] == CONTROLLER_REVISION.kind and "model" not in each["metadata"]["name"]
+    )
+    assert numbers == [4, 5]
+
+
+def test_a_revision_that_cannot_be_read_is_rendered_anew_under_the_next_number() -> None:
+    observed = settled()
+    others = tuple(each for each in observed.children if each["metadata"]["name"] != "chat-1")
+    (first,) = (each for each in observed.children if each["metadata"]["name"] == "chat-1")
+    broken = replace(observed, children=(*others, {**first, "data": {"template": 1}}))
+    steps = plan(pool(), broken, SETTINGS, NOW)
+    assert steps.revisions.current is not None
+    assert steps.revisions.current.number == 2
+    deployment = next(each for each in observed.children if each["kind"] == "Deployment")
+    template = steps.revisions.current.template
+    assert template == deployment["spec"]["template"], "same operator, same inputs: no pod restarts"
+
+
+def test_timing_is_no_input() -> None:
+    assert plan(pool(), settled(), replace(SETTINGS, timing=ScaleTiming(1, 2)), NOW).is_satisfied

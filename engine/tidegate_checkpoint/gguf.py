@@ -1,7 +1,7 @@
 """GGUF, llama.cpp's single-file format: metadata and tensor index, not the weights themselves.
 
-Called to size a model, to build its tokenizer and to find its tensors. A vocabulary of 262,144 strings is walked once
-by plain struct calls, in a fraction of a second.
+Called to size a model, to build its tokenizer and to find its tensors. Arrays are walked over and left in the file
+until someone asks for them: a vocabulary of 262,144 strings costs its reader a fraction of a second, others nothing.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
 
@@ -12,14 +12,10 @@ from functools import cached_property
 from math import prod
 from pathlib import Path
 from struct import Struct
-from typing import NoReturn, TypeAlias, TypeVar, cast
+from typing import NoReturn, TypeAlias
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf_types import TENSOR_TYPES, TensorType
-
-Scalar: TypeAlias = int | float | bool | str
-Value: TypeAlias = Scalar | list[str] | list[float]
-T = TypeVar("T")
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -28,6 +24,19 @@ MAX_DIMENSIONS = 4
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _U32, _U64 = Struct("<I"), Struct("<Q")
+
+
+@dataclass(frozen=True)
+class GgufArray:
+    """An array's place in the file: `length` elements of value type `kind`."""
+
+    kind: int
+    length: int
+    start: int
+    end: int
+
+
+Value: TypeAlias = int | float | bool | str | GgufArray
 
 
 @dataclass(frozen=True)
@@ -77,16 +86,25 @@ class GgufFile:
         return float(value) if isinstance(value, int | float) else self._reject(key, value, "a number")
 
     def strings(self, key: str) -> list[str]:
-        value = self._get(key, None)
-        if isinstance(value, list) and (not value or isinstance(value[0], str)):  # an array has one type
-            return cast("list[str]", value)
-        return self._reject(key, value, "a list of strings")
+        array = self._get(key, None)
+        if not isinstance(array, GgufArray) or array.kind != _STRING:
+            self._reject(key, array, "a list of strings")
+        parts = _split_strings(self._read(array), array.length)
+        try:
+            return list(map(bytes.decode, parts))
+        except UnicodeDecodeError as error:
+            raise CorruptCheckpoint(f"{self.path}: GGUF metadata '{key}' is not UTF-8; fetch it again") from error
 
     def numbers(self, key: str) -> list[float]:
-        value = self._get(key, None)
-        if isinstance(value, list) and not (value and isinstance(value[0], str)):
-            return cast("list[float]", value)
-        return self._reject(key, value, "a list of numbers")
+        array = self._get(key, None)
+        if not isinstance(array, GgufArray) or array.kind == _STRING:
+            self._reject(key, array, "a list of numbers")
+        return list(Struct(f"<{array.length}{_SCALARS[array.kind]}").unpack(self._read(array)))
+
+    def _read(self, array: GgufArray) -> bytes:
+        with self.path.open("rb") as file:
+            file.seek(array.start)
+            return file.read(array.end - array.start)
 
     def _get(self, key: str, default: Value | None) -> Value:
         value = self.metadata.get(key, default)
@@ -95,7 +113,7 @@ class GgufFile:
         return value
 
     def _reject(self, key: str, value: Value, wanted: str) -> NoReturn:
-        kind = type(value).__name__
+        kind = "an array" if isinstance(value, GgufArray) else type(value).__name__
         raise CorruptCheckpoint(f"{self.path}: GGUF metadata '{key}' is {kind}, not {wanted}; convert the model again")
 
 
@@ -112,6 +130,17 @@ def read_gguf(path: Path) -> GgufFile:
         raise MissingCheckpoint(f"{path} does not exist") from error
     except OSError as error:
         raise MissingCheckpoint(f"{path} cannot be read: {error}") from error
+
+
+def _split_strings(data: bytes, length: int) -> list[bytes]:
+    """Strings that were walked over before, so their lengths are known to fit."""
+    read_length, at = _U64.unpack_from, 0
+    parts: list[bytes] = []
+    for _ in range(length):
+        start = at + _U64.size
+        at = start + read_length(data, at)[0]
+        parts.append(data[start:at])
+    return parts
 
 
 class _Parser:
@@ -156,30 +185,33 @@ class _Parser:
         if kind == _STRING:
             return self._string()
         if kind != _ARRAY:
-            return self._scalars(kind, 1)[0]
+            scalar = self._scalar(kind)
+            value: int | float | bool = scalar.unpack_from(self.view, self._advance(scalar.size))[0]
+            return value
         element, length = self._u32(), self._u64()
-        return self._strings(length) if element == _STRING else list(self._scalars(element, length))
+        start = self.at
+        if element == _STRING:
+            self._skip_strings(length)
+        else:
+            self._advance(length * self._scalar(element).size)
+        return GgufArray(element, length, start, self.at)
 
-    def _scalars(self, kind: int, length: int) -> tuple[float, ...]:
+    def _scalar(self, kind: int) -> Struct:
         if kind not in _SCALARS:
             raise self._corrupt(f"unknown value type {kind}")
-        size = Struct(f"<{_SCALARS[kind]}").size
-        start = self._advance(length * size)
-        return Struct(f"<{length}{_SCALARS[kind]}").unpack_from(self.view, start)
+        return Struct(f"<{_SCALARS[kind]}")
 
-    def _strings(self, length: int) -> list[str]:
-        # The hot loop: locals only, one length and one slice per string; lengths were checked when the slice is whole.
+    def _skip_strings(self, length: int) -> None:
+        # The hot loop, on locals: each string's length says where the next one begins.
         self._require(self.at + length * _U64.size)
         view, at, read_length = self.view, self.at, _U64.unpack_from
-        parts: list[bytes] = []
         last = self.num_bytes - _U64.size
-        while len(parts) < length and at <= last:
-            start = at + 8
-            at = start + read_length(view, at)[0]
-            parts.append(view[start:at])
-        self._require(at if len(parts) == length else at + _U64.size)
+        for _ in range(length):
+            if at > last:
+                self._require(at + _U64.size)
+            at += _U64.size + read_length(view, at)[0]
+        self._require(at)
         self.at = at
-        return [self._decoded(part) for part in parts]
 
     def _tensor(self, index: int, num_tensors: int) -> GgufTensor:
         self.reading = f"tensor entry {index + 1} of {num_tensors}"

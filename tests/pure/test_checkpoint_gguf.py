@@ -34,7 +34,12 @@ def write(tmp_path):
 def test_every_metadata_type_reads_back(write):
     file = read_gguf(write(gguf_bytes(METADATA)))
 
-    assert dict(file.metadata) == METADATA
+    assert list(file.metadata) == list(METADATA)
+    assert file.architecture == "llama"
+    assert (file.integer("number"), file.real("ratio"), file.integer("switch")) == (7, 0.5, True)
+    assert file.strings("words") == METADATA["words"]
+    assert file.numbers("scores") == METADATA["scores"]
+    assert file.numbers("kinds") == METADATA["kinds"]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -56,11 +61,11 @@ def test_accessors_name_the_file_and_the_key(write):
         file.text("absent")
     with pytest.raises(CorruptCheckpoint, match=r"'number' is int, not text"):
         file.text("number")
-    with pytest.raises(CorruptCheckpoint, match=r"'scores' is list, not a list of strings"):
+    with pytest.raises(CorruptCheckpoint, match=r"'scores' is an array, not a list of strings"):
         file.strings("scores")
-    with pytest.raises(CorruptCheckpoint, match=r"'words' is list, not a list of numbers"):
+    with pytest.raises(CorruptCheckpoint, match=r"'words' is an array, not a list of numbers"):
         file.numbers("words")
-    with pytest.raises(CorruptCheckpoint, match=r"'words' is list, not an integer"):
+    with pytest.raises(CorruptCheckpoint, match=r"'words' is an array, not an integer"):
         file.integer("words")
 
 
@@ -81,7 +86,9 @@ def test_damaged_bytes_raise_only_checkpoint_errors(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "damaged.gguf"
     path.write_bytes(whole)
     with suppress(CheckpointError):
-        read_gguf(path)
+        file = read_gguf(path)
+        file.strings("words")
+        file.numbers("scores")
 
 
 @pytest.mark.parametrize(

@@ -136,9 +136,9 @@ async def running_app(
     )
     engine.start()
     metrics = RequestMetrics(MODEL)
-    model = ServedModel((MODEL, "alias/of-it"), CONTEXT, output_tokens=16, created=1, runner="sim", is_simulation=True)
+    model = ServedModel((MODEL, "alias/of-it"), CONTEXT, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
     with ThreadPoolExecutor(1) as executor:
-        codec = ByteCodec(gate.vocab_size)
+        codec = ByteCodec()
         front = Front(engine, codec, model, metrics, executor, time.monotonic, time.time, ping_seconds)
         app = create_app(front, build_registry(engine, metrics))
         exchanges = Exchanges(app)

@@ -10,11 +10,11 @@ PRINTABLE = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.0123456789"
 
 
 class ByteCodec:
-    """UTF-8 bytes as token ids 0..255; the vocabulary is the runner's, so that any id it samples is legal."""
+    """UTF-8 bytes as token ids 0..255."""
 
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
+    def __init__(self) -> None:
         self.max_token_bytes = 1
+        self.eos_token_ids: frozenset[int] = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:  # noqa: ARG002 - it has no special tokens
         return list(text.encode())
@@ -25,7 +25,7 @@ class ByteCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token_id % 256 for token_id in token_ids).decode("utf-8", "replace")
 
-    def decoder(self) -> "PrintableDecoder":
+    def decoder(self, prompt_token_ids: Sequence[int]) -> "PrintableDecoder":  # noqa: ARG002 - it has no state
         return PrintableDecoder()
 
 

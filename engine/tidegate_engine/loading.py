@@ -1,9 +1,11 @@
 """From a launch contract to the parts of an engine: runner, tokenizer, and what they allocated. serve.py calls it.
 
-Everything slow at start-up happens here, in the calling thread. Errors say which file is at fault; exits.py turns them into exit codes.
+Everything slow at start-up happens here, in the calling thread. Errors say which file is at fault; exits.py turns
+them into exit codes.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from tidegate_engine.process_memory import private_bytes
 from tidegate_engine.runner import Runner
 from tidegate_engine.server.front import ServedModel, TextCodec
 from tidegate_engine.sim import SimRunner, SimSettings
+from tidegate_engine.tokenizer import load_tokenizer
 
 # A simulated pool where neither the model's shape nor the KV memory is known.
 SIM_CONTEXT = 8192
@@ -43,7 +46,7 @@ class EngineParts:
 def load_parts(launch: EngineLaunch) -> EngineParts:
     """Raises CheckpointError, BadLaunch or DoesNotFit."""
     template = read_template(launch)
-    return simulated_parts(launch, template)
+    return simulated_parts(launch, template) if launch.runner is RunnerKind.SIM else model_parts(launch, template)
 
 
 def read_template(launch: EngineLaunch) -> str | None:
@@ -56,10 +59,11 @@ def read_template(launch: EngineLaunch) -> str | None:
         raise BadLaunch(f"--chat-template {launch.chat_template} cannot be read: {error}") from error
 
 
-def served_model(launch: EngineLaunch, context: int) -> ServedModel:
+def served_model(launch: EngineLaunch, context: int, vocab_size: int) -> ServedModel:
     return ServedModel(
         names=launch.served_name or (Path(launch.model).name.removesuffix(".gguf"),),
         context=context,
+        vocab_size=vocab_size,
         output_tokens=launch.output_tokens,
         created=int(time.time()),
         runner=launch.runner,
@@ -67,15 +71,38 @@ def served_model(launch: EngineLaunch, context: int) -> ServedModel:
     )
 
 
+def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
+    """The tokenizer is read beside the weights: one works in Rust where the other works in torch."""
+    from tidegate_engine.torch_runner import TorchRunner
+
+    path = Path(launch.model)
+    with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
+        tokenizer = beside.submit(load_tokenizer, path, template)
+        runner = TorchRunner.load(launch, path)
+        codec = tokenizer.result()
+    sizing = EngineSizing(
+        context=runner.plan.context,
+        slots=runner.plan.slots,
+        kv_blocks_total=runner.num_blocks,
+        block_size=runner.block_size,
+        kv_bytes=runner.plan.pool_bytes,
+        weight_bytes=runner.weight_bytes,
+        resident_bytes=private_bytes(),
+    )
+    return EngineParts(runner, codec, sizing, served_model(launch, sizing.context, runner.vocab_size), Counters())
+
+
 def simulated_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
     """No weights are read, but a model that is there gives its tokenizer and the size of its KV cache."""
     counters = Counters()
-    plan = simulated_plan(launch, simulated_shape(launch))
-    codec = ByteCodec(SIM_VOCAB_SIZE)
+    shape = simulated_shape(launch)
+    plan = simulated_plan(launch, shape)
+    codec = simulated_codec(launch, template)
+    vocab_size = shape.vocab_size if shape and not isinstance(codec, ByteCodec) else SIM_VOCAB_SIZE
     settings = SimSettings(
         num_blocks=plan.num_blocks,
         block_size=BLOCK_SIZE,
-        vocab_size=codec.vocab_size,
+        vocab_size=vocab_size,
         answer_tokens=launch.output_tokens,
         preemptions_per_minute=launch.sim_preemptions_per_minute,
     )
@@ -89,7 +116,15 @@ def simulated_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
         resident_bytes=private_bytes(),
     )
     runner = SimRunner(settings, counters=counters)
-    return EngineParts(runner, codec, sizing, served_model(launch, plan.context), counters)
+    return EngineParts(runner, codec, sizing, served_model(launch, plan.context, vocab_size), counters)
+
+
+def simulated_codec(launch: EngineLaunch, template: str | None) -> TextCodec:
+    """The model's tokenizer if it has one."""
+    try:
+        return load_tokenizer(Path(launch.model), template)
+    except MissingCheckpoint:
+        return ByteCodec()
 
 
 def simulated_shape(launch: EngineLaunch) -> ModelShape | None:

@@ -46,11 +46,11 @@ class TextCodec(Protocol):
     """A tokenizer. All calls may take long and release the GIL: they run in the front's executor."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def eos_token_ids(self) -> frozenset[int]: ...
 
     @property
     def max_token_bytes(self) -> int:
-        """UTF-8 length of the longest token: no text longer than n times this fits into n tokens."""
+        """No text longer than n times this fits into n tokens."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
@@ -58,11 +58,11 @@ class TextCodec(Protocol):
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
     def encode_chat(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
-        """Through the chat template, special tokens once. Raises ApiError if there is none or it refuses the turns."""
+        """Through the chat template, special tokens once. Raises BadRequest if there is none or it refuses."""
         ...
 
-    def decoder(self) -> TextDecoder:
-        """A fresh incremental decoder for one choice."""
+    def decoder(self, prompt_token_ids: Sequence[int]) -> TextDecoder:
+        """A fresh incremental decoder for one choice, which continues the prompt."""
         ...
 
 
@@ -72,6 +72,7 @@ class ServedModel:
 
     names: tuple[str, ...]
     context: int
+    vocab_size: int
     output_tokens: int
     created: int
     runner: str

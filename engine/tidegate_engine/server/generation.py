@@ -40,7 +40,7 @@ class Generation:
         try:
             for index, plan in enumerate(plans):
                 stream = front.engine.submit(f"{request_id}-{index}", plan.token_ids, plan.sampling)
-                text = ChoiceText(front.codec.decoder(), plan.stop_strings)
+                text = ChoiceText(front.codec.decoder(plan.token_ids), plan.stop_strings)
                 self._choices.append(_Choice(index, stream, text, _Pace(front)))
         except EngineError:
             self.cancel()

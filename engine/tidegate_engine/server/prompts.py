@@ -6,6 +6,7 @@ cannot fit, whatever its tokens, is refused by its length before that work is do
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from tidegate_engine.server.errors import bad_request
@@ -19,25 +20,31 @@ async def encode_prompt(front: Front, prompt: Prompt, *, add_special_tokens: boo
     """Token ids of a completion prompt. Raises ApiError (400) if it cannot fit or has ids outside the vocabulary."""
     if isinstance(prompt, str):
         _check_size(front, prompt)
-        return await _off_loop(front, lambda: front.codec.encode(prompt, add_special_tokens=add_special_tokens))
-    check_token_ids(front, prompt, param="prompt")
-    return prompt
+        encode = partial(front.codec.encode, prompt, add_special_tokens=add_special_tokens)
+        return _known_ids(front, await _off_loop(front, encode))
+    return _known_ids(front, prompt)
 
 
 async def encode_chat(front: Front, messages: Sequence[ChatMessage]) -> list[int]:
     """Token ids of a conversation through the chat template. Raises ApiError (400)."""
     turns = [{"role": _template_role(message.role), "content": message.text} for message in messages]
     _check_size(front, *(turn["content"] for turn in turns))
-    return await _off_loop(front, lambda: front.codec.encode_chat(turns))
+    return _known_ids(front, await _off_loop(front, partial(front.codec.encode_chat, turns)))
 
 
 async def decode_tokens(front: Front, token_ids: list[int]) -> str:
     check_token_ids(front, token_ids, param="tokens")
-    return await _off_loop(front, lambda: front.codec.decode(token_ids))
+    return await _off_loop(front, partial(front.codec.decode, token_ids))
+
+
+def _known_ids(front: Front, token_ids: list[int]) -> list[int]:
+    """Also a tokenizer may know tokens, of images for one, that the text model has no embedding for."""
+    check_token_ids(front, token_ids, param="prompt")
+    return token_ids
 
 
 def check_token_ids(front: Front, token_ids: Sequence[int], *, param: str) -> None:
-    vocab_size = front.codec.vocab_size
+    vocab_size = front.model.vocab_size
     wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     if wrong:
         raise bad_request(f"token id {wrong[0]} is outside the vocabulary of {vocab_size} tokens", param=param)

@@ -115,14 +115,17 @@ async def _answer(
 
 
 def _sampling(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> SamplingParams:
-    check_token_ids(front, body.stop_token_ids or (), param="stop_token_ids")
+    stop_token_ids = frozenset(body.stop_token_ids or ())
+    check_token_ids(front, sorted(stop_token_ids), param="stop_token_ids")
+    if not body.ignore_eos:
+        stop_token_ids |= front.codec.eos_token_ids  # files may name more ends of a turn than the model's config
     return SamplingParams(
         max_tokens=front.model.new_tokens(num_prompt_tokens, body.wanted_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
         top_k=max(0, body.top_k or 0),
         seed=body.seed,
-        stop_token_ids=frozenset(body.stop_token_ids or ()),
+        stop_token_ids=stop_token_ids,
         ignore_eos=bool(body.ignore_eos),
     )
 

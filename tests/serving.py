@@ -78,7 +78,9 @@ class EngineUnderTest:
 
 
 @contextmanager
-def engine_process(model: str, *args: str, is_ready: bool = True) -> Iterator[EngineUnderTest]:
+def engine_process(
+    model: str, *args: str, is_ready: bool = True, is_listening: bool = True
+) -> Iterator[EngineUnderTest]:
     """`python -m tidegate_engine MODEL ...` on free local ports, by default ready before it is handed out."""
     command = [sys.executable, "-m", "tidegate_engine", model, "--host", "127.0.0.1", *FREE_PORTS]
     environment = {**os.environ, "PYTHONPATH": str(ENGINE_ROOT)}
@@ -88,7 +90,8 @@ def engine_process(model: str, *args: str, is_ready: bool = True) -> Iterator[En
     engine = EngineUnderTest(process)
     engine.read()
     try:
-        engine.event("ready" if is_ready else "listening")
+        if is_listening:
+            engine.event("ready" if is_ready else "listening")
         yield engine
     finally:
         process.kill()

@@ -1,0 +1,133 @@
+"""The admin port: probes follow the engine, not requests; only a known token may drain."""
+
+import hashlib
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import httpx
+import pytest
+
+from in_process import running_app
+from tidegate_core.telemetry import LoadReport
+from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
+
+pytestmark = pytest.mark.anyio
+
+TOKEN, OLD_TOKEN = "drain-me", "drained-before-the-rotation"
+DIGESTS = tuple(hashlib.sha256(token.encode()).hexdigest() for token in (TOKEN, OLD_TOKEN))
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@dataclass
+class StuckEngine:
+    """An engine whose loop does not move: what /livez must see without asking it anything."""
+
+    age_seconds: float
+    is_draining: bool = False
+
+    def last_step_age_seconds(self) -> float:
+        return self.age_seconds
+
+    def load(self) -> LoadReport:
+        raise AssertionError("a probe must not ask a stuck engine for its load")
+
+    def drain(self) -> None: ...
+    def undrain(self) -> None: ...
+
+
+@asynccontextmanager
+async def admin(state: ProcessState, digests: tuple[str, ...] = DIGESTS) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_admin_app(state, digests))
+    async with httpx.AsyncClient(transport=transport, base_url="http://admin") as client:
+        yield client
+
+
+@asynccontextmanager
+async def serving(digests: tuple[str, ...] = DIGESTS) -> AsyncIterator[tuple[httpx.AsyncClient, ProcessState]]:
+    async with running_app() as served:
+        state = ProcessState(Phase.SERVING, served.engine)
+        async with admin(state, digests) as client:
+            yield client, state
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_while_the_model_loads_the_process_is_alive_and_not_ready():
+    async with admin(ProcessState()) as client:
+        livez, readyz, load = [await client.get(path) for path in ("/livez", "/readyz", "/load")]
+        drain = await client.post("/drain", headers=bearer(TOKEN))
+    assert livez.status_code == 200
+    assert readyz.status_code == 503
+    assert readyz.json()["reason"] == "loading"
+    assert load.status_code == drain.status_code == 503
+    assert "retry-after" in load.headers
+
+
+async def test_a_serving_engine_is_alive_ready_and_tells_its_load():
+    async with serving() as (client, _):
+        assert (await client.get("/livez")).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+        report = LoadReport.model_validate((await client.get("/load")).json())
+    assert report.kv_blocks_total > 0
+    assert not report.draining
+
+
+@pytest.mark.parametrize(
+    ("age_seconds", "is_alive"),
+    [(0, True), (STUCK_AFTER_SECONDS - 1, True), (STUCK_AFTER_SECONDS + 1, False), (math.inf, False)],
+)
+async def test_an_engine_without_progress_is_not_alive(age_seconds, is_alive):
+    async with admin(ProcessState(Phase.SERVING, StuckEngine(age_seconds))) as client:
+        response = await client.get("/livez")
+    assert response.status_code == (200 if is_alive else 503)
+
+
+async def test_a_stopping_process_is_alive_and_not_ready():
+    async with serving() as (client, state):
+        state.phase = Phase.STOPPING
+        assert (await client.get("/readyz")).json()["reason"] == "stopping"
+        assert (await client.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize("token", [TOKEN, OLD_TOKEN])
+async def test_a_known_token_drains_and_undrains(token):
+    async with serving() as (client, _):
+        drained = await client.post("/drain", headers=bearer(token))
+        unready = await client.get("/readyz")
+        undrained = await client.post("/undrain", headers=bearer(token))
+        ready = await client.get("/readyz")
+    assert drained.json()["draining"] is True
+    assert (unready.status_code, unready.json()["reason"]) == (503, "draining")
+    assert undrained.json()["draining"] is False
+    assert ready.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/drain", "/undrain"])
+@pytest.mark.parametrize(
+    ("headers", "digests", "status"),
+    [
+        ({}, DIGESTS, 401),
+        ({"Authorization": "Basic abc"}, DIGESTS, 401),
+        ({"Authorization": "Bearer "}, DIGESTS, 401),
+        (bearer("wrong"), DIGESTS, 403),
+        (bearer(DIGESTS[0]), DIGESTS, 403),
+        (bearer(TOKEN), (), 403),
+        ({}, (), 403),
+    ],
+    ids=["no token", "another scheme", "empty token", "wrong token", "the digest itself", "no digest known", "nothing"],
+)
+async def test_nobody_else_may_drain(path, headers, digests, status):
+    async with serving(digests) as (client, state):
+        response = await client.post(path, headers=headers)
+        assert response.status_code == status
+        assert response.json()["error"]["message"]
+        assert not state.engine.is_draining
+        assert (await client.get("/readyz")).status_code == 200

@@ -67,9 +67,8 @@ class Door:
         )
         waiting = engine.queue.snapshot()  # first, so that a request admitted just now is seen twice, not missed
         running = {request.request_id: request for request in engine.scheduler.running}
-        forecast = Forecast.of(rules, self._demands(running.values()))
-        for demand in self._demands(request for request in waiting if request.request_id not in running):
-            _, forecast = forecast.place(demand)
+        queued = self._demands(request for request in waiting if request.request_id not in running)
+        forecast = Forecast.of(rules, self._demands(running.values()), queued)
         self._made_at = started
         self._cost_seconds = self._clock() - started
         return forecast

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate_engine.blocks import BlockPool
-from tidegate_engine.budget import BudgetLimits, token_budget
+from tidegate_engine.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import EngineFailed
 from tidegate_engine.isolation import RowResult, run_isolated
@@ -38,6 +38,7 @@ class Engine:
     ) -> None:
         self.queue = RequestQueue()
         self.pool = BlockPool(runner.num_blocks, runner.block_size)
+        slots = min(slots, limits.max_step_tokens - MIN_CHUNK_TOKENS)  # a step has room for all of them and a chunk
         self.scheduler = Scheduler(self.pool, self.queue, slots=slots)
         self.step_times = StepTimeModel(guess_seconds=limits.itl_seconds)
         self.counters = counters
@@ -58,9 +59,11 @@ class Engine:
     def step(self) -> tuple[RequestOutput, ...]:
         """Raises EngineFailed when the runner no longer computes anything at all."""
         outputs = self._apply_cancels()
+        has_work = bool(self.scheduler.running or self.queue)  # asked before: others may queue while we schedule
         step = self.scheduler.schedule(self._budget())
         if step.rows:
             outputs += self._finish_step(step, self._run(step))
+        assert step.rows or not has_work, "somebody waits, nobody advances"
         return tuple(outputs)
 
     def _budget(self) -> int:

@@ -70,28 +70,25 @@ class Forecast:
     rules: Rules
     seconds: float = 0.0
     step: int = 0
-    waits: tuple[float, ...] = ()  # of those placed that could not start at once, in order
+    waits: list[float] = field(default_factory=list)  # of those queued that could not start at once, in order
     decoding: list[Decoder] = field(default_factory=list)  # a heap
     prefilling: list[Demand] = field(default_factory=list)
+    decoding_base: int = 0  # sum over `decoding`, and below over all: kept up to date, for each event asks for them
+    blocks_at_end: int = 0
 
     @classmethod
-    def of(cls, rules: Rules, running: Iterable[Demand]) -> Self:
+    def of(cls, rules: Rules, running: Iterable[Demand], waiting: Iterable[Demand]) -> Self:
         forecast = cls(rules)
         for demand in running:
-            if demand.num_outputs:
-                forecast._start_decoding(demand)
-            else:
-                forecast.prefilling.append(demand)
+            forecast._admit(demand)
+        for demand in waiting:
+            forecast.enqueue(demand)
         return forecast
 
     def place(self, demand: Demand) -> tuple[float, "Forecast"]:
         """Seconds until a request that queues now is admitted, and the forecast with it admitted."""
-        later = replace(self, decoding=self.decoding.copy(), prefilling=self.prefilling.copy())
-        while not later.has_room(demand) and later.seconds < self.rules.horizon_seconds:
-            later.advance()
-        later.prefilling.append(demand)
-        if later.seconds > 0.0:
-            later.waits = (*self.waits, later.seconds)
+        later = replace(self, waits=self.waits.copy(), decoding=self.decoding.copy(), prefilling=self.prefilling.copy())
+        later.enqueue(demand)
         return later.seconds, later
 
     def waits_after(self, elapsed_seconds: float) -> list[float]:
@@ -99,7 +96,22 @@ class Forecast:
         first = bisect_right(self.waits, elapsed_seconds)
         return [wait - elapsed_seconds for wait in self.waits[first:]]
 
-    def has_room(self, demand: Demand) -> bool:
+    def enqueue(self, demand: Demand) -> None:
+        """Plays on until the request is admitted, behind everybody queued before it."""
+        while not self._has_room(demand) and self.seconds < self.rules.horizon_seconds:
+            self._advance()
+        self._admit(demand)
+        if self.seconds > 0.0:
+            self.waits.append(self.seconds)
+
+    def _admit(self, demand: Demand) -> None:
+        self.blocks_at_end += self._end_blocks(demand)
+        if demand.num_outputs:
+            self._start_decoding(demand)
+        else:
+            self.prefilling.append(demand)
+
+    def _has_room(self, demand: Demand) -> bool:
         rules = self.rules
         if len(self.decoding) + len(self.prefilling) >= rules.slots:
             return False
@@ -107,16 +119,14 @@ class Forecast:
         left = self._prompt_tokens_a_step() - missing
         if left <= 0 and len(self.prefilling) >= MAX_PARTIAL_PROMPTS:
             return False
+        if self.blocks_at_end + self._end_blocks(demand) <= rules.num_blocks:
+            return True
         decoding = [Claim(left=d.latest_end - self.step, held=d.base + self.step) for d in self.decoding]
         prefilling = [_claim(other) for other in self.prefilling]
-        candidate = _claim(demand)
-        held = sum(blocks_for(c.held + c.left, rules.block_size) for c in (*decoding, *prefilling, candidate))
-        if held <= rules.num_blocks:
-            return True
-        (decoding if demand.num_missing_tokens <= left else prefilling).append(candidate)
+        (decoding if demand.num_missing_tokens <= left else prefilling).append(_claim(demand))
         return peak_blocks(decoding, prefilling, rules.block_size, at_least=rules.num_blocks) <= rules.num_blocks
 
-    def advance(self) -> None:
+    def _advance(self) -> None:
         """On to the next event: the first prompt is computed, or the next answer ends."""
         if not self.prefilling and not self.decoding:
             raise AssertionError("a request that fits alone has room in an empty engine")
@@ -131,7 +141,9 @@ class Forecast:
         self.seconds += steps * self.rules.step_time.predict(num_tokens, self._num_context_tokens())
         self.step += steps
         while self.decoding and self.decoding[0].expected_end <= self.step:
-            heapq.heappop(self.decoding)
+            ended = heapq.heappop(self.decoding)
+            self.decoding_base -= ended.base
+            self.blocks_at_end -= blocks_for(ended.base + ended.latest_end, self.rules.block_size)
         self._compute_prompts(steps * chunk)
 
     def _compute_prompts(self, num_tokens: int) -> None:
@@ -143,18 +155,25 @@ class Forecast:
                 self.prefilling[0] = first._replace(num_missing_tokens=first.num_missing_tokens - done)
                 return
             self.prefilling.pop(0)
-            if first.expected_left > 1:
-                first = first._replace(
-                    num_tokens=first.num_tokens + 1,
-                    num_outputs=first.num_outputs + 1,
-                    expected_left=first.expected_left - 1,
-                )
-                self._start_decoding(first)
+            self._sample_first(first)
+
+    def _sample_first(self, demand: Demand) -> None:
+        if demand.expected_left == 1:
+            self.blocks_at_end -= self._end_blocks(demand)
+            return
+        self._start_decoding(
+            demand._replace(
+                num_tokens=demand.num_tokens + 1,
+                num_outputs=demand.num_outputs + 1,
+                expected_left=demand.expected_left - 1,
+            )
+        )
 
     def _start_decoding(self, demand: Demand) -> None:
         claim = _claim(demand)
         decoder = Decoder(self.step + demand.expected_left, self.step + claim.left, claim.held - self.step)
         heapq.heappush(self.decoding, decoder)
+        self.decoding_base += decoder.base
 
     def _prompt_tokens_a_step(self) -> int:
         num_decoding = len(self.decoding)
@@ -162,17 +181,16 @@ class Forecast:
         return budget - num_decoding
 
     def _num_context_tokens(self) -> int:
-        return sum(decoder.base + self.step for decoder in self.decoding) + sum(
-            demand.num_tokens - demand.num_missing_tokens for demand in self.prefilling
-        )
+        computed = sum(demand.num_tokens - demand.num_missing_tokens for demand in self.prefilling)
+        return self.decoding_base + len(self.decoding) * self.step + computed
+
+    def _end_blocks(self, demand: Demand) -> int:
+        return blocks_for(demand.num_tokens + demand.max_tokens - demand.num_outputs - 1, self.rules.block_size)
 
 
 def predict_wait(rules: Rules, running: Iterable[Demand], waiting: Iterable[Demand], candidate: Demand) -> float:
     """Seconds until a request that arrives now is admitted, everybody before it first."""
-    forecast = Forecast.of(rules, running)
-    for demand in waiting:
-        _, forecast = forecast.place(demand)
-    wait_seconds, _ = forecast.place(candidate)
+    wait_seconds, _ = Forecast.of(rules, running, waiting).place(candidate)
     return wait_seconds
 
 

@@ -33,7 +33,6 @@ def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[int | No
     tokens = runner.run(StepBatch(tuple(rows)))
     if len(tokens) != len(rows):
         raise ValueError(f"the runner returned {len(tokens)} tokens for {len(rows)} rows")
-    for row, token in zip(rows, tokens, strict=True):
-        if (token is None) != (row.sampling is None):
-            raise ValueError(f"the runner returned {token} for request {row.request_id}, sampling {row.sampling}")
+    if [token is None for token in tokens] != [row.sampling is None for row in rows]:
+        raise ValueError("the runner sampled in the middle of a prompt, or did not sample where it should")
     return tokens

@@ -27,7 +27,7 @@ from e2e.cluster.volumes import NAMESPACE_LABEL, HostVolume, manifests
 KIND = "net"
 NETWORKS = range(200, 250)  # 10.200.0.0/16 and so on
 API_PORT = 6443
-READY_TIMEOUT = "--timeout=90s"
+READY_TIMEOUT = "--timeout=110s"
 
 
 class Cluster(ApiAccess):

@@ -16,7 +16,7 @@ from e2e.cluster.pki import Authority, write_private
 from e2e.cluster.spec import ClusterSpec
 
 ETCD_URL = "unix://etcd.sock"  # sockets in the folder: no port that two clusters could fight over
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 POLL_SECONDS = 0.05
 USERS = {
     "admin": "/O=system:masters/CN=admin",

@@ -26,7 +26,8 @@ WHEEL_LIBRARIES = (
 TOOLS = ("sh", "ls", "cat", "env", "sleep", "kill", "head", "tail")
 LEFT_OUT = re.compile(
     r"(^|/)(site-packages|dist-packages|test|tests|idlelib|ensurepip|tkinter|turtledemo)(/|$)"
-    r"|/(_tkinter|_test|_xxtestfuzz|xxlimited)|\.a$"  # tkinter alone would bring twenty libraries of X11
+    r"|/(_tkinter|_test|_xxtestfuzz|xxlimited)"  # tkinter alone would bring twenty libraries of X11
+    r"|\.a$|\.opt-[12]\.pyc$"  # bytecode of `python -O`
 )
 TOP_LEVEL = ("bin", "sbin", "lib", "lib64")  # links into /usr on today's systems
 USERS = "root:x:0:0:root:/root:/bin/sh\ntidegate:x:10001:10001:tidegate:/tmp:/bin/sh\n"

@@ -18,7 +18,7 @@ from e2e.cluster.links import link_machine
 from e2e.cluster.paths import REPOSITORY
 from e2e.cluster.spec import ClusterSpec
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 POLL_SECONDS = 0.02
 
 

@@ -20,7 +20,7 @@ from e2e.cluster.requirements import CNI_FOLDER
 from e2e.cluster.spec import ClusterSpec, Network
 
 PAUSE_IMAGE = "localhost/pause:1"
-START_SECONDS = 120.0
+START_SECONDS = 180.0
 
 
 @dataclass(frozen=True)

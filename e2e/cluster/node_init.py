@@ -27,7 +27,7 @@ from e2e.cluster.node import (
 from e2e.cluster.pki import Authority, write_private
 from e2e.cluster.spec import ClusterSpec
 
-SOCKET_SECONDS = 30.0
+SOCKET_SECONDS = 60.0
 POLL_SECONDS = 0.05
 
 

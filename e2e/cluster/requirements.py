@@ -50,13 +50,15 @@ def find(command: str) -> str | None:
     return shutil.which(command, path=clean_environment(os.environ)["PATH"])
 
 
-def require(tools: tuple[Tool, ...]) -> None:
-    """Makes sure that all are there: as root by apt, else MissingTool names the command to run."""
+def require(tools: tuple[Tool, ...], *, may_install: bool | None = None) -> None:
+    """Makes sure that all are there: installed by apt where we may (as root), else MissingTool names the command."""
     packages = sorted({tool.package for tool in tools if not tool.is_present()})
     if not packages:
         return
     install = f"apt-get install --no-install-recommends -y {' '.join(packages)}"
-    if os.geteuid() or not find("apt-get"):
+    if may_install is None:
+        may_install = os.geteuid() == 0
+    if not may_install or not find("apt-get"):
         raise MissingTool(f"missing on this machine: {', '.join(packages)}; install as root: {install}")
     print(f"installing {', '.join(packages)}", file=sys.stderr, flush=True)
     environment = clean_environment(os.environ) | {"DEBIAN_FRONTEND": "noninteractive"}

@@ -152,8 +152,8 @@ def answering(host: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def other_owner(cluster: Cluster) -> Iterator[subprocess.Popen[str]]:
-    """A process that owns a second cluster, beside the session's."""
+def other_owner() -> Iterator[subprocess.Popen[str]]:
+    """A process that owns a cluster."""
     command = [sys.executable, "-m", "e2e.cluster_itself.owner_process"]
     with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as process:
         yield process

@@ -2,12 +2,17 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.errors import KubectlFailed
+from e2e.cluster.paths import REPOSITORY
 from waiting import eventually
 
 DEPLOYMENT = {
@@ -81,3 +86,38 @@ def test_two_api_servers_run_side_by_side(api_server: ApiServer) -> None:
     finally:
         other.stop()
     assert not other.spec.folder.exists()
+
+
+OWNER = """
+import signal
+from e2e.cluster.api_server import ApiServer
+print(ApiServer.start().spec.folder, flush=True)
+signal.pause()
+"""
+
+
+def test_nothing_is_left_of_an_api_server_whose_owner_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        folder = Path(owner.stdout.readline().strip())
+        assert processes_of(folder)
+        owner.kill()
+    eventually(lambda: not folder.exists() and not processes_of(folder), what="the end of the orphaned API server")
+
+
+def test_components_die_with_a_killed_supervisor() -> None:
+    server = ApiServer.start()
+    os.kill(int(server.spec.supervisor_pid_file.read_text()), signal.SIGKILL)
+    eventually(lambda: not processes_of(server.spec.folder), what="the end of the components")
+    server.stop()
+
+
+def processes_of(folder: Path) -> list[Path]:
+    return [path for path in Path("/proc").glob("[0-9]*/cwd") if is_in(path, folder)]
+
+
+def is_in(link: Path, folder: Path) -> bool:
+    try:
+        return link.readlink() == folder
+    except OSError:  # ended meanwhile, or another user's
+        return False

@@ -1,0 +1,111 @@
+"""Every way to multiply gives the product it should, and the choice between them falls back."""
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tidegate_engine import linear
+from tidegate_engine.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
+from tidegate_engine.linear_choice import MEASURED_ROWS, LinearChoice
+
+SHAPES = [(96, 64), (200, 640), (1, 33)]
+ROWS = [1, 2, 7, 64]
+
+
+def case(shape, rows, *, has_bias=True):
+    generator = torch.Generator().manual_seed(2)
+    weight = torch.randn(shape, generator=generator) * 0.05
+    bias = torch.randn(shape[0], generator=generator) if has_bias else None
+    return torch.randn(rows, shape[1], generator=generator), weight, bias
+
+
+def ticking(costs):
+    """A clock that advances by the next cost at every second call: as if each timed run took that long."""
+    now, calls = 0.0, itertools.count()
+
+    def clock():
+        nonlocal now
+        now += next(costs) if next(calls) % 2 else 0.0
+        return now
+
+    return clock
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_both_exact_orders_equal_the_plain_product(shape, rows, has_bias):
+    x, weight, bias = case(shape, rows, has_bias=has_bias)
+    for order in Order:
+        result = multiply(x, weight, bias, order)
+        torch.testing.assert_close(result, F.linear(x, weight, bias), atol=1e-5, rtol=1e-5)
+        assert result.is_contiguous()
+
+
+@pytest.mark.parametrize("kind", [PackedLinear, WidenedLinear])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_16_bit_ways_round_weights_to_fp16_and_nothing_else(kind, shape, rows, has_bias):
+    x, weight, bias = case(shape, rows, has_bias=has_bias)
+    result = kind(weight.half(), bias)(x)
+    torch.testing.assert_close(result, F.linear(x, weight.half().float(), bias), atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [PackedLinear, WidenedLinear])
+def test_a_row_does_not_depend_on_its_neighbours(kind):
+    x, weight, _ = case((200, 640), 9)
+    x[1:] *= 50
+    layer = kind(weight.half(), None)
+    torch.testing.assert_close(layer(x)[0], layer(x[:1])[0], atol=1e-5, rtol=1e-5)
+
+
+def test_a_large_matrix_is_packed_in_parts_that_join_seamlessly():
+    x, weight, bias = case((linear.PART_ELEMENTS // 1024 * 2 + 3, 1024), 2)
+    layer = PackedLinear(weight.half(), bias)
+    assert len(layer._parts) == 3
+    torch.testing.assert_close(layer(x), F.linear(x, weight.half().float(), bias), atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("fastest", list(Order))
+def test_the_faster_order_is_chosen_for_every_number_of_rows(fastest):
+    _, weight, _ = case((512, 256), 1)
+    seconds = [0.001 if order is fastest else 0.002 for order in Order]
+    per_order = ([cost] * 4 for _ in MEASURED_ROWS for cost in seconds)
+    layer = LinearChoice(ticking(itertools.chain.from_iterable(per_order)), budget_seconds=60.0).exact(weight, None)
+    assert isinstance(layer, PlainLinear)
+    assert [layer._order_for(rows) for rows in (1, 3, 16, 17, 5000)] == [fastest] * 5
+
+
+def test_nothing_is_measured_once_the_budget_is_spent():
+    calls = 0
+
+    def clock():
+        nonlocal calls
+        calls += 1
+        return 0.0
+
+    _, weight, _ = case((512, 256), 1)
+    layer = LinearChoice(clock, budget_seconds=0.0).exact(weight, None)
+    assert calls == 0
+    assert layer._order_for(1) is Order.ROWS_FIRST
+    assert layer._order_for(8) is Order.WEIGHT_FIRST
+
+
+def test_packing_that_is_slower_here_is_not_used():
+    _, weight, _ = case((512, 256), 1)
+    packed_then_widened = itertools.chain([0.02] * 12, [0.01] * 12)
+    choice = LinearChoice(ticking(packed_then_widened), budget_seconds=60.0)
+    assert isinstance(choice.rounded(weight.half(), None), WidenedLinear)
+
+
+def test_packing_that_is_missing_is_not_used():
+    """A matrix that FBGEMM refuses stands for a machine on which it refuses all."""
+    choice = LinearChoice(lambda: 0.0, pack=_refuse)
+    assert isinstance(choice.rounded(torch.zeros(64, 64, dtype=torch.float16), None), WidenedLinear)
+
+
+def _refuse(weight, bias):
+    raise RuntimeError("Didn't find engine for operation quantized::linear_prepack_fp16")

@@ -1,0 +1,34 @@
+"""Drives a runner through the real scheduler on this thread, until every request has its answer."""
+
+import time
+from collections.abc import Sequence
+
+from tidegate_engine.budget import BudgetLimits
+from tidegate_engine.counters import Counters
+from tidegate_engine.engine import Engine
+from tidegate_engine.request import SamplingParams, new_request
+from tidegate_engine.runner import Runner
+
+
+def answers(
+    runner: Runner,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[SamplingParams],
+    *,
+    slots: int = 8,
+    max_step_tokens: int = 512,
+) -> list[list[int]]:
+    """The output tokens of each prompt, computed together, in chunks of at most max_step_tokens."""
+    limits = BudgetLimits(itl_seconds=10.0, max_step_tokens=max_step_tokens)
+    engine = Engine(runner, slots=slots, limits=limits, clock=time.perf_counter, counters=Counters())
+    for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
+        engine.queue.add(new_request(str(index), list(prompt), sampling, float(index)))
+    outputs: list[list[int]] = [[] for _ in prompts]
+    while engine.has_work:
+        for output in engine.step():
+            outputs[int(output.request_id)] += output.token_ids
+    return outputs
+
+
+def greedy_params(num_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)

@@ -19,7 +19,7 @@ from tidegate_core.samples import History, Memory
 
 BUSY_SHARE = 0.85  # of the slots that is planned for
 SHARE_AFTER_REMOVAL = 0.7  # of slots, KV and strain that fewer replicas may come to; the gap to BUSY_SHARE damps noise
-PANIC_SECONDS = 60.0
+PANIC_SECONDS = 60.0  # after its last cause, or the hold where that is shorter
 PANIC_GROWTH = 1.25
 MIN_BACKLOG_SECONDS = 30.0  # a queue should be worked off within this, or half a cold start
 MIN_PREEMPTIONS = 3
@@ -74,7 +74,8 @@ def decide(history: History, policy: Policy, now: float) -> Decision:
     load = measure(history, now, stale_seconds=policy.stale_seconds)
     before = history.memory
     alarm = _alarm(load, policy)
-    memory = replace(before, decided_at=now, panic_until=now + PANIC_SECONDS if alarm else before.panic_until)
+    panic_until = now + min(PANIC_SECONDS, policy.hold_seconds) if alarm else before.panic_until
+    memory = replace(before, decided_at=now, panic_until=panic_until)
     needed = _needed_to_shrink(load, memory, policy, before, now)
     memory = replace(memory, peaks=_with_peak(before.peaks, now, needed, policy.hold_seconds))
     step = _step(load, memory, policy, alarm=alarm, now=now)

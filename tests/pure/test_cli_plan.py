@@ -148,7 +148,7 @@ def test_a_manifest_may_come_from_standard_input(model: str) -> None:
         (POOL.replace("context:", "kontext:"), "spec.kontext"),
         (POOL.replace("80Gi", "80GB"), "80GB"),
         (POOL.replace("pvc://models/qwen3-8b", "s3://bucket"), "pvc://CLAIM/PATH"),
-        (POOL.replace("memory: 80Gi", "resource: cpu"), "spec.pod.resources.limits.memory"),
+        (POOL.replace("memory: 80Gi", "resource: cpu"), "a cpu pool needs pod.resources.limits.memory"),
     ],
 )
 def test_a_manifest_that_is_wrong_is_refused_by_field(

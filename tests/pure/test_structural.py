@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import Field
 
-from tidegate_operator.api.base import ApiModel, Quantity, Timestamp, rules
+from tidegate_operator.api.base import ApiModel, Quantity, Timestamp
 from tidegate_operator.api.errors import NotStructural
+from tidegate_operator.api.rules import Rule, validations
 from tidegate_operator.api.structural import structural_schema
 
 
@@ -50,7 +51,7 @@ class Inner(ApiModel):
         ),
         pytest.param(Timestamp | None, None, {"type": "string", "format": "date-time"}, id="times are date-time"),
         pytest.param(
-            Annotated[int, Field(json_schema_extra=rules(("self > 1", "more")))], 2,
+            Annotated[int, Field(json_schema_extra=validations(Rule("self > 1", "more", bool)))], 2,
             {"type": "integer", "default": 2, "x-kubernetes-validations": [{"rule": "self > 1", "message": "more"}]},
             id="rules survive",
         ),

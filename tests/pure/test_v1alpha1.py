@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pool_cases import BAD_NAME_SENTENCE, BAD_NAMES, BROKEN, FINE
 from tidegate_core.samples import Memory
 from tidegate_operator.api.errors import BadManifest
 from tidegate_operator.api.spec import InferencePoolSpec
@@ -56,9 +57,9 @@ def test_what_is_written_reads_back_the_same() -> None:
         pytest.param({"context": {"maximum": 1}}, "spec.context.maximum: is not a field", id="a misspelt inner field"),
         pytest.param({"replicas": "many"}, "spec.replicas: Input should be a valid integer", id="a wrong type"),
         pytest.param({"scaling": {"mode": "Magic"}}, "'Auto' or 'Manual'", id="an unknown mode"),
-        pytest.param({"model": {"uri": "s3://bucket"}}, "must be pvc://CLAIM/PATH", id="an unknown scheme"),
-        pytest.param({"model": {"uri": "pvc://claim/../etc"}}, "must be pvc://CLAIM/PATH", id="a path that climbs"),
-        pytest.param({"model": {"uri": "pvc://claim"}}, "must be pvc://CLAIM/PATH", id="a claim without a path"),
+        pytest.param(
+            {"accelerator": {"memory": "lots"}}, "spec.accelerator.memory: 'lots' is not a quantity", id="a size"
+        ),
     ],
 )
 def test_a_wrong_manifest_is_refused_with_file_field_and_remedy(changes: dict[str, Any], complaint: str) -> None:
@@ -93,6 +94,25 @@ def test_another_document_is_refused(document: object, complaint: str) -> None:
 )
 def test_a_pool_starts_within_its_bounds_unless_a_person_decides(fields: dict[str, Any], start: int) -> None:
     assert spec(**fields).starting_replicas == start
+
+
+@pytest.mark.parametrize(("changes", "sentence"), BROKEN.values(), ids=BROKEN)
+def test_a_file_is_refused_with_the_api_servers_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BadManifest) as refusal:
+        read_manifest(manifest(**changes), source="pool.yaml")
+    assert sentence in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES.values(), ids=BAD_NAMES)
+def test_a_name_that_children_cannot_carry_is_refused(name: str) -> None:
+    with pytest.raises(BadManifest) as refusal:
+        read_manifest(manifest() | {"metadata": {"name": name}}, source="pool.yaml")
+    assert BAD_NAME_SENTENCE in str(refusal.value)
+
+
+@pytest.mark.parametrize("changes", FINE.values(), ids=FINE)
+def test_a_file_that_the_api_server_takes_is_read(changes: dict[str, Any]) -> None:
+    assert read_manifest(manifest(**changes), source="pool.yaml").metadata.name == "chat"
 
 
 def test_a_claim_root_is_an_empty_path() -> None:

@@ -7,10 +7,11 @@ person hands to the command line are read strictly, by `read_manifest`.
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from tidegate_core.quantity import PATTERN
+from tidegate_core.errors import BadQuantity
+from tidegate_core.quantity import PATTERN, parse_quantity
 
 GROUP = "tidegate.dev"
 VERSION = "v1alpha1"
@@ -32,13 +33,16 @@ class ApiModel(BaseModel):
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:  # JSON schema extras are free-form
-    """CEL rules with the sentence a user reads when one is broken, for a model's or field's `json_schema_extra`."""
-    return {"x-kubernetes-validations": [{"rule": rule, "message": message} for rule, message in pairs]}
-
-
 def _spell_quantity(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _check_quantity(text: str) -> str:
+    try:
+        parse_quantity(text)
+    except BadQuantity as error:
+        raise ValueError(str(error)) from error
+    return text
 
 
 def _spell_time(value: datetime) -> str:
@@ -48,6 +52,7 @@ def _spell_time(value: datetime) -> str:
 Quantity = Annotated[
     str,
     BeforeValidator(_spell_quantity),
+    AfterValidator(_check_quantity),
     WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": PATTERN}),
 ]
 """A Kubernetes quantity, kept as written; tidegate_core.quantity reads it."""

@@ -1,26 +1,19 @@
 """What a user asks of a pool. All but `model.uri` may be absent: then it is chosen, and status says what and why.
 
-A docstring under a field is its text in `kubectl explain`; `rules(...)` are checked by the API server, so their
-sentences tell the user what to do.
+A docstring under a field is its text in `kubectl explain`; what they must not contradict
+stands in rules.py.
 """
 
-import re
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field
 
-from tidegate_operator.api.base import ApiModel, Quantity, rules
+from tidegate_operator.api import rules
+from tidegate_operator.api.base import ApiModel, Quantity
+from tidegate_operator.api.rules import validations
 
 CPU_RESOURCE = "cpu"
-_URI = (
-    r"^pvc://[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/([A-Za-z0-9_][A-Za-z0-9_.@+=-]*(/[A-Za-z0-9_][A-Za-z0-9_.@+=-]*)*)?$"
-)
-_URI_SENTENCE = "must be pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and a path inside it"
-_RESOURCE = (
-    r"^(cpu|([a-z0-9]([-a-z0-9]*[a-z0-9])?\.)+[a-z0-9]([-a-z0-9]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
-)
-_RESOURCE_SENTENCE = "must be an extended resource such as nvidia.com/gpu, or cpu for a pool without accelerators"
 
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
@@ -29,7 +22,7 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 class ModelSource(ApiModel):
     """Where the model is and how clients call it."""
 
-    uri: str = Field(max_length=1024, json_schema_extra=rules((f"self.matches(r'{_URI}')", _URI_SENTENCE)))
+    uri: str = Field(max_length=1024, json_schema_extra=validations(rules.MODEL_URI))
     """The model as pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and the directory or GGUF file in it."""
     served_names: tuple[Name, ...] = Field(
         default=(), max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}
@@ -37,13 +30,6 @@ class ModelSource(ApiModel):
     """Names clients may give as `model`. Absent: the pool's name."""
     chat_template: str | None = Field(default=None, min_length=1, max_length=65536)
     """Jinja chat template for a model that has none. Absent: the model's own."""
-
-    @field_validator("uri")
-    @classmethod
-    def _uri_names_a_claim(cls, uri: str) -> str:
-        if not re.match(_URI, uri):
-            raise ValueError(f"'{uri}' {_URI_SENTENCE}")
-        return uri
 
     @property
     def claim(self) -> str:
@@ -59,14 +45,8 @@ class ModelSource(ApiModel):
 class ContextLimits(ApiModel):
     """How long a sequence (prompt and output) may be, in tokens. Sizing may shrink to `min`, never below."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(self.min) || !has(self.max) || self.min <= self.max",
-                "context.min is larger than context.max; lower min or raise max",
-            )
-        )
-    )
+    model_config = ConfigDict(json_schema_extra=validations(rules.CONTEXT_ORDER))
+
     max: int | None = Field(default=None, ge=16, le=16_777_216)
     """Longest sequence wanted. Absent: as long as the model allows and memory holds."""
     min: int | None = Field(default=None, ge=16, le=16_777_216)
@@ -89,7 +69,7 @@ class Accelerator(ApiModel):
     resource: str = Field(
         default="nvidia.com/gpu",
         max_length=253,
-        json_schema_extra=rules((f"self.matches(r'{_RESOURCE}')", _RESOURCE_SENTENCE)),
+        json_schema_extra=validations(rules.ACCELERATOR_RESOURCE),
     )
     """Extended resource of the device plugin, or `cpu`: then the device's memory is the pod's memory limit."""
     memory: Quantity | None = None
@@ -185,30 +165,18 @@ class PodSettings(ApiModel):
     """Requests and limits of the engine container."""
 
 
-_SPEC_RULES = rules(
-    (
-        "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
-        "minReplicas is larger than maxReplicas; lower minReplicas or raise maxReplicas",
-    ),
-    (
-        "self.scaling.mode != 'Auto' || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
-        "replicas is larger than maxReplicas; lower replicas, raise maxReplicas, or set scaling.mode to Manual",
-    ),
-    (
-        "self.accelerator.resource != 'cpu' || has(self.pod.resources.limits) && 'memory' in self.pod.resources.limits",
-        "a cpu pool needs pod.resources.limits.memory: it is the memory of the device, such as 4Gi",
-    ),
-    (
-        "self.accelerator.resource != 'cpu' || !has(self.accelerator.memory)",
-        "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
-    ),
+_CROSS_RULES = (
+    rules.BOUNDS_ORDER,
+    rules.START_WITHIN_MAXIMUM,
+    rules.CPU_HAS_MEMORY,
+    rules.CPU_HAS_NO_DEVICE_MEMORY,
 )
 
 
 class InferencePoolSpec(ApiModel):
     """The wish. Only `model` is required."""
 
-    model_config = ConfigDict(json_schema_extra=_SPEC_RULES)
+    model_config = ConfigDict(json_schema_extra=validations(*_CROSS_RULES))
 
     model: ModelSource
     """The model to serve."""
@@ -218,21 +186,9 @@ class InferencePoolSpec(ApiModel):
     """What requests look like."""
     accelerator: Accelerator = Accelerator()
     """What a replica runs on."""
-    replicas: int = Field(
-        default=1,
-        le=1000,
-        json_schema_extra=rules(
-            ("self >= 1", "replicas must be at least 1; to stop every replica set suspend to true")
-        ),
-    )
+    replicas: int = Field(default=1, le=1000, json_schema_extra=validations(rules.SOME_REPLICAS))
     """Manual mode: the number of replicas. Auto mode: the size to start with, brought between the bounds."""
-    min_replicas: int = Field(
-        default=1,
-        le=1000,
-        json_schema_extra=rules(
-            ("self >= 1", "minReplicas must be at least 1; to stop every replica set suspend to true")
-        ),
-    )
+    min_replicas: int = Field(default=1, le=1000, json_schema_extra=validations(rules.SOME_MINIMUM))
     """Auto mode: never fewer."""
     max_replicas: int | None = Field(default=None, ge=1, le=1000)
     """Auto mode: never more. Absent: the larger of replicas and minReplicas, so that nothing grows unasked."""

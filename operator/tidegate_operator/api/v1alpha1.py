@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 
 from tidegate_operator.api.base import API_VERSION, KIND, ApiModel, Timestamp
 from tidegate_operator.api.errors import BadManifest
+from tidegate_operator.api.rules import broken
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.status import InferencePoolStatus
 
@@ -53,12 +54,16 @@ def read_manifest(document: object, *, source: str) -> InferencePool:
         spec = InferencePoolSpec.model_validate(
             document.get("spec") or {}, extra="forbid", by_alias=True, by_name=False
         )
-        return InferencePool.model_validate({**document, "spec": spec})
+        pool = InferencePool.model_validate({**document, "spec": spec})
     except ValidationError as error:
         raise BadManifest(f"{source}: " + "; ".join(_sentence(item) for item in error.errors())) from error
+    if sentences := broken(pool):
+        raise BadManifest(f"{source}: " + "; ".join(sentences))
+    return pool
 
 
 def _sentence(item: Any) -> str:  # pydantic's ErrorDetails
     field = ".".join(["spec", *(str(part) for part in item["loc"])])
-    what = "is not a field of this resource; check the spelling" if item["type"] == "extra_forbidden" else item["msg"]
-    return f"{field}: {what}"
+    if item["type"] == "extra_forbidden":
+        return f"{field}: is not a field of this resource; check the spelling"
+    return f"{field}: {item['msg'].removeprefix('Value error, ')}"

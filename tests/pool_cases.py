@@ -1,0 +1,38 @@
+"""Specs that contradict a rule and specs that look odd but are fine: one table for the API server and for files."""
+
+from typing import Any
+
+_CPU = {"accelerator": {"resource": "cpu"}}
+_LIMITS = {"pod": {"resources": {"limits": {"memory": "4Gi", "cpu": 2}}}}
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "another scheme": ({"model": {"uri": "s3://bucket/x"}}, "model.uri must be pvc://CLAIM/PATH"),
+    "a path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "model.uri must be pvc://CLAIM/PATH"),
+    "a claim without a path": ({"model": {"uri": "pvc://models"}}, "model.uri must be pvc://CLAIM/PATH"),
+    "a context upside down": ({"context": {"max": 100, "min": 200}}, "context.min is larger than context.max"),
+    "bounds upside down": ({"minReplicas": 3, "maxReplicas": 2}, "minReplicas is larger than maxReplicas; lower"),
+    "a start above the maximum": ({"replicas": 5, "maxReplicas": 2}, "replicas is larger than maxReplicas"),
+    "no replicas": ({"replicas": 0}, "replicas must be at least 1; to stop every replica set suspend"),
+    "no minimum": ({"minReplicas": 0}, "minReplicas must be at least 1; to stop every replica set suspend"),
+    "cpu without memory": (_CPU, "a cpu pool needs pod.resources.limits.memory"),
+    "cpu with device memory": (
+        {"accelerator": {"resource": "cpu", "memory": "4Gi"}, **_LIMITS},
+        "accelerator.memory does not apply to a cpu pool",
+    ),
+    "a device without domain": ({"accelerator": {"resource": "gpu"}}, "accelerator.resource must be an extended"),
+}  # fmt: skip
+
+FINE: dict[str, dict[str, Any]] = {
+    "cpu with its memory": _CPU | _LIMITS,
+    "only a minimum": {"minReplicas": 2},
+    "only a maximum": {"maxReplicas": 2},
+    "only the largest context": {"context": {"max": 4096}},
+    "only the smallest context": {"context": {"min": 4096}},
+    "manual beyond the maximum": {"scaling": {"mode": "Manual"}, "replicas": 9, "maxReplicas": 2},
+    "another vendor": {"accelerator": {"resource": "amd.com/gpu", "memory": 1}},
+    "the root of a claim": {"model": {"uri": "pvc://models/"}},
+    "placement": {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}},
+}
+
+BAD_NAMES = {"too long": "a" * 41, "a digit first": "1st", "a dot": "a.b", "an end on a hyphen": "a-"}
+BAD_NAME_SENTENCE = "metadata.name must have at most 40 characters, start with a letter"

@@ -66,7 +66,8 @@ class WorkQueue:
             self._wake.clear()
             due = self._schedule.next_due()
             try:
-                await asyncio.wait_for(self._wake.wait(), None if due is None else max(0.0, due - self._clock()))
+                async with asyncio.timeout(None if due is None else max(0.0, due - self._clock())):
+                    await self._wake.wait()
             except TimeoutError:
                 continue
         return key

@@ -1,0 +1,229 @@
+"""Status by kstatus: which conditions stand, and that nothing moves without a reason."""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, settled
+from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.samples import History, Memory
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import InferencePoolStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.notes import transition_notes
+from tidegate_operator.observed import Observed, Pod, Trouble
+from tidegate_operator.plan import Refusal, plan
+from tidegate_operator.status import status, status_manifest
+
+CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current
+assert CURRENT is not None
+
+
+def with_pods(*pods: Pod, replicas: int | None = None, **loads: Any) -> Observed:
+    """The settled pool with these pods, all of the current template unless they say otherwise."""
+    made = tuple(replace(each, template=each.template or CURRENT.template_hash) for each in pods)
+    observed = replace(settled(), pods=made, loads=loads)
+    children = []
+    for each in observed.children:
+        if each["kind"] == "Deployment":
+            num = len(made) if replicas is None else replicas
+            annotations = {**each["metadata"]["annotations"], "tidegate.dev/desired-replicas": str(num)}
+            counts = {"observedGeneration": 1, "replicas": len(made), "updatedReplicas": len(made)}
+            each = {  # noqa: PLW2901 - the same object, further along
+                **each, "status": counts, "spec": {**each["spec"], "replicas": num},
+                "metadata": {**each["metadata"], "annotations": annotations},
+            }  # fmt: skip
+        children.append(each)
+    return replace(observed, children=tuple(children))
+
+
+def after(
+    observed: Observed,
+    before: InferencePoolStatus | None = None,
+    refusals: tuple[Refusal, ...] = (),
+    seconds: float = 0,
+    **spec: Any,
+) -> InferencePoolStatus:
+    subject = pool(**spec).model_copy(update={"status": before or InferencePoolStatus()})
+    now = NOW + timedelta(seconds=seconds)
+    return status(subject, observed, plan(subject, observed, SETTINGS, now), refusals, now)
+
+
+def conditions(new: InferencePoolStatus) -> dict[str, tuple[str, str]]:
+    return {each.type: (each.status, each.reason) for each in new.conditions}
+
+
+def test_a_new_pool_says_at_once_that_it_is_not_ready() -> None:
+    new = after(Observed())
+    assert conditions(new) == {
+        "Ready": ("False", "Inspecting"),
+        "Reconciling": ("True", "Inspecting"),
+        "ModelResolved": ("Unknown", "Inspecting"),
+        "Available": ("False", "NoReplicaReady"),
+    }
+    assert new.observed_generation == 1
+    assert new.phase == "Inspecting"
+
+
+def test_a_pool_with_all_its_replicas_is_ready_and_nothing_else() -> None:
+    new = after(with_pods(pod()))
+    assert conditions(new)["Ready"] == ("True", "AllReplicasReady")
+    assert {"Reconciling", "Stalled"}.isdisjoint(conditions(new))
+    assert (new.phase, new.ready, new.replicas, new.ready_replicas, new.updated_replicas) == ("Ready", "1/1", 1, 1, 1)
+    assert new.model is not None
+    assert new.sizing is not None
+    assert new.sizing.context == 4096
+    assert new.selector == "tidegate.dev/pool=chat,tidegate.dev/role=engine"
+
+
+@pytest.mark.parametrize(
+    ("pods", "replicas", "reason"),
+    [
+        pytest.param((pod(ready_since=None),), 1, "ReplicasStarting", id="loading"),
+        pytest.param((), 1, "Scaling", id="not created yet"),
+        pytest.param((pod("a"), pod("b", template="older")), 2, "RollingOut", id="two templates"),
+        pytest.param((pod(ready_since=None, trouble=Trouble(Reason.UNSCHEDULABLE, "0/1 nodes")),), 1, "Unschedulable",
+                     id="no room"),
+        pytest.param((pod(ready_since=None, trouble=Trouble(Reason.OUT_OF_MEMORY, "killed")),), 1, "OutOfMemory",
+                     id="killed"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_pool_from_being_ready_is_its_reason(pods: tuple[Pod, ...], replicas: int, reason: str) -> None:
+    new = after(with_pods(*pods, replicas=replicas))
+    found = conditions(new)
+    assert found["Ready"] == ("False", reason)
+    assert found["Reconciling"] == ("True", reason)
+    assert found["Progressing"][1] == reason
+    assert new.phase == reason
+
+
+def test_a_draining_replica_does_not_count_and_does_not_unready_the_pool() -> None:
+    leaving = pod("b", draining_since=NOW, is_serving=False, ready_since=None)
+    new = after(with_pods(pod("a"), leaving, replicas=1))
+    assert (new.replicas, new.ready) == (1, "1/1")
+    assert conditions(new)["Ready"] == ("True", "AllReplicasReady")
+
+
+@pytest.mark.parametrize(
+    ("observed", "spec", "reason"),
+    [
+        pytest.param(replace(Observed(), strangers=("Service chat",)), {}, "ChildNotOurs", id="a stranger's object"),
+        pytest.param(Observed(inspections=(inspected(
+            TerminationMessage(reason="ModelUnsupported", message="m").encode(), ExitCode.MODEL_UNSUPPORTED),)), {},
+            "ModelUnsupported", id="unsupported"),
+        pytest.param(Observed(inspections=(inspected(),)), {"accelerator": {"memory": "12Gi"}}, "DoesNotFit",
+                     id="does not fit"),
+        pytest.param(Observed(inspections=(inspected(),)), {"accelerator": {}}, "MemoryUnknown", id="unknown memory"),
+    ],
+)  # fmt: skip
+def test_what_no_retry_can_heal_is_stalled_and_not_reconciling(
+    observed: Observed, spec: dict[str, Any], reason: str
+) -> None:
+    found = conditions(after(observed, **spec))
+    assert found["Stalled"] == ("True", reason)
+    assert found["Ready"] == ("False", reason)
+    assert "Reconciling" not in found
+
+
+def test_a_refused_object_is_stalled_with_the_servers_answer() -> None:
+    new = after(with_pods(pod()), refusals=(Refusal("Deployment chat", "spec.template: Invalid value"),))
+    assert conditions(new)["Stalled"] == ("True", "ApplyFailed")
+    assert "Deployment chat: spec.template: Invalid value" in new.conditions[0].message
+
+
+def test_a_suspended_pool_is_neither_ready_nor_busy() -> None:
+    found = conditions(after(with_pods(replicas=0), suspend=True))
+    assert found["Ready"] == ("False", "Suspended")
+    assert {"Reconciling", "Stalled"}.isdisjoint(found)
+
+
+def test_a_wish_that_does_not_fit_shows_its_numbers_beside_what_still_serves() -> None:
+    new = after(with_pods(pod()), accelerator={"memory": "12Gi"})
+    assert conditions(new)["Available"][0] == "True"
+    assert conditions(new)["Stalled"] == ("True", "DoesNotFit")
+    assert new.sizing is not None
+    assert not new.sizing.fits
+
+
+def test_the_same_world_gives_the_same_status_however_much_later() -> None:
+    observed = with_pods(pod(), chat=load())
+    first = after(observed)
+    assert after(observed, first, seconds=3600) == first
+
+
+def test_live_figures_do_not_move_the_status() -> None:
+    quiet = with_pods(pod("a"), a=load())
+    first = after(quiet)
+    for running in range(1, 6):
+        busy = replace(quiet, loads={"a": load(running=running, arrivals=running * 100, kv_blocks_used=running)})
+        assert after(busy, first, seconds=running) == first
+
+
+def test_a_condition_keeps_its_time_until_its_status_flips() -> None:
+    first = after(with_pods(pod(ready_since=None)))
+    trouble = Trouble(Reason.UNSCHEDULABLE, "0/1 nodes")
+    second = after(with_pods(pod(ready_since=None, trouble=trouble)), first, seconds=60)
+    third = after(with_pods(pod()), second, seconds=120)
+
+    def times(kind: str) -> list[object]:
+        return [found.last_transition_time - NOW for each in (first, second, third) if (found := each.condition(kind))]
+
+    assert times("Ready") == [timedelta(0), timedelta(0), timedelta(seconds=120)]
+    assert times("Progressing") == [timedelta(0), timedelta(seconds=60), timedelta(seconds=120)]
+
+
+def test_a_lost_load_report_does_not_take_the_measured_blocks_away() -> None:
+    first = after(with_pods(pod("a"), a=load()))
+    assert first.sizing is not None
+    assert first.sizing.measured_kv_blocks == 500
+    assert after(with_pods(pod("a")), first).sizing == first.sizing
+
+
+def test_a_scaling_decision_is_remembered_with_its_numbers_newest_first_and_ten_of_them() -> None:
+    before = None
+    for seconds in range(12):
+        alternating = "Manual"
+        size = 2 + seconds % 2
+        observed = with_pods(*(pod(f"p{number}") for number in range(5 - size)))
+        before = after(observed, before, seconds=seconds, scaling={"mode": alternating}, replicas=size)
+    assert before is not None
+    assert len(before.scaling_history) == 10
+    assert before.scaling_history[0].time - NOW == timedelta(seconds=11)
+    assert (before.scaling_history[0].from_, before.scaling_history[0].to) == (2, 3)
+    assert before.scaling_history[0].reason == "spec.replicas is 3"
+
+
+def test_the_scalers_memory_is_written_with_its_decisions_only() -> None:
+    history = History(Memory(desired=1, last_scale_up=NOW.timestamp() - 500, panic_until=NOW.timestamp() + 9))
+    observed = replace(with_pods(pod("a"), a=load()), history=history)
+    assert after(observed, maxReplicas=3).scaler is None
+    busy = replace(observed, loads={"a": load(waiting=20, running=8, eta_seconds=60)})
+    new = after(busy, maxReplicas=3)
+    assert new.desired_replicas > 1
+    assert new.scaler is not None
+    assert new.scaler.last_scale_up == NOW
+
+
+def test_status_survives_the_way_through_its_own_schema() -> None:
+    new = after(with_pods(pod("a"), a=load()))
+    manifest = status_manifest(pool(), new)
+    read = InferencePool.model_validate({**pool().to_wire(), "status": manifest["status"]})
+    assert read.status == new
+
+
+def test_events_tell_of_transitions_and_not_of_states() -> None:
+    fitting = after(settled())
+    stalled = after(settled(), fitting, accelerator={"memory": "12Gi"})
+    first = transition_notes(fitting, stalled)
+    assert [(note.reason, note.kind) for note in first] == [("DoesNotFit", "Warning")]
+    assert transition_notes(stalled, stalled) == ()
+    ready = after(with_pods(pod()), fitting)
+    assert ("AllReplicasReady", "Normal") in {(note.reason, note.kind) for note in transition_notes(fitting, ready)}
+
+
+def test_carrying_out_the_plan_brings_the_pool_from_new_to_serving() -> None:
+    observed = Observed(inspections=(inspected(),))
+    observed = carried_out(observed, plan(pool(), observed, SETTINGS, NOW))
+    assert conditions(after(observed))["Progressing"][1] == "Scaling"

@@ -4,11 +4,12 @@ import argparse
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """It has no options."""
+    """Everything else is a setting."""
+    parser.add_argument("--kubeconfig", metavar="FILE", help="absent: the pod's ServiceAccount")
 
 
-def run(arguments: argparse.Namespace) -> int:  # noqa: ARG001 - settings come from the environment
+def run(arguments: argparse.Namespace) -> int:
     """Until a signal ends it."""
     from tidegate_operator.__main__ import main
 
-    return main()
+    return main([] if arguments.kubeconfig is None else ["--kubeconfig", arguments.kubeconfig])

@@ -267,6 +267,30 @@ def test_a_rate_that_was_too_much_for_fewer_is_remembered() -> None:
     assert {each.desired for each in decisions} == {2}, "one request a second was too much for one replica"
 
 
+def with_arrivals(per_scrape: int, **fields: Any) -> tuple[Round, ...]:
+    """Half a minute of one replica that gets requests evenly."""
+    return tuple(
+        scrape(sample(arrivals=number * per_scrape, **fields), time=NOW - (6 - number) * SCRAPE_SECONDS)
+        for number in range(7)
+    )
+
+
+def test_the_rate_at_which_a_fleet_at_rest_proves_too_small_is_kept() -> None:
+    rounds = with_arrivals(10, running=8, waiting=6, eta_seconds=4.0)
+    memory = decided(*rounds).memory
+    assert (memory.desired, memory.strain_per_second, memory.strain_time) == (2, pytest.approx(2.0), NOW)
+    pending = decided(*rounds, desired=2, policy=replace(POLICY, min_replicas=3)).memory
+    assert (pending.desired, pending.strain_per_second) == (3, None), "a new minimum says nothing about load"
+
+
+def test_of_two_strains_the_lower_counts_but_an_old_one_fades() -> None:
+    rounds = with_arrivals(10, running=8, waiting=6, eta_seconds=4.0)
+    fresh = decided(*rounds, strain_per_second=0.5, strain_time=NOW).memory
+    assert fresh.strain_per_second == pytest.approx(0.5)
+    old = decided(*rounds, strain_per_second=0.5, strain_time=NOW - 4 * 3600).memory
+    assert old.strain_per_second == pytest.approx(1.0)
+
+
 # properties
 
 replica_samples = st.builds(

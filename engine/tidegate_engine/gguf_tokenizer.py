@@ -11,13 +11,10 @@ from tokenizers.models import BPE
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf import GgufFile
+from tidegate_engine.gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, GgufVocabulary, read_vocabulary
 from tidegate_engine.tokenizer_parts import TokenizerParts
 
-CONTROL, USER_DEFINED = 3, 4  # token types of the format
 _METASPACE = "▁"
-_PREFIX = "tokenizer.ggml"
-_SPECIAL = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-_TURN_ENDS = frozenset({"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>"})
 
 # How text is cut into words before merging, by the name llama.cpp gives a tokenizer. From the models' tokenizer.json.
 _LLAMA3_SPLIT = (
@@ -32,67 +29,46 @@ _GPT2_NAMES = ("gpt-2", "default")
 
 def gguf_tokenizer_parts(file: GgufFile) -> TokenizerParts:
     """Raises CheckpointError when the file has no vocabulary or one of a kind that is not served."""
-    tokens = file.strings(f"{_PREFIX}.tokens")
-    special = {
-        name: tokens[file.integer(key)]
-        for name, key in ((name, f"{_PREFIX}.{stem}_token_id") for name, stem in _SPECIAL.items())
-        if key in file.metadata
-    }
+    vocabulary = read_vocabulary(file)
     has_template = "tokenizer.chat_template" in file.metadata
     return TokenizerParts(
-        backend=_tokenizer(file),
+        backend=_tokenizer(vocabulary),
         source=str(file.path),
-        special_tokens=special,
-        eos_token_ids=_eos_ids(file),
+        special_tokens=vocabulary.special_tokens(),
+        eos_token_ids=vocabulary.eos_ids(),
         chat_template=file.text("tokenizer.chat_template") if has_template else None,
     )
 
 
-def _eos_ids(file: GgufFile) -> frozenset[int]:
-    """The end of a text, and of a turn: files converted from base models name the former alone."""
-    keys = [f"{_PREFIX}.{stem}_token_id" for stem in ("eos", "eot", "eom")]
-    named = {file.integer(key) for key in keys if key in file.metadata}
-    tokens = file.strings(f"{_PREFIX}.tokens")
-    return frozenset(named | {index for index, kind in _typed(file) if kind == CONTROL and tokens[index] in _TURN_ENDS})
-
-
-def _typed(file: GgufFile) -> Iterator[tuple[int, float]]:
-    return enumerate(file.numbers(f"{_PREFIX}.token_type") if f"{_PREFIX}.token_type" in file.metadata else [])
-
-
-def _tokenizer(file: GgufFile) -> Tokenizer:
-    kind = file.text(f"{_PREFIX}.model", "none")
+def _tokenizer(vocabulary: GgufVocabulary) -> Tokenizer:
+    file = vocabulary.file
+    kind = file.text(f"{PREFIX}.model", "none")
     if kind not in ("llama", "gpt2"):
         raise UnsupportedCheckpoint(f"{file.path}: tokenizer '{kind}' is not supported; supported are llama and gpt2")
-    tokenizer = _sentencepiece(file) if kind == "llama" else _byte_level(file)
-    _add_tokens(tokenizer, file)
-    if (bos := _bos(file)) is not None:
-        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos[0]} $A", special_tokens=[bos])
+    tokenizer = _sentencepiece(vocabulary) if kind == "llama" else _byte_level(vocabulary)
+    _add_tokens(tokenizer, vocabulary)
+    # a SentencePiece vocabulary that says nothing means yes, as in llama.cpp
+    is_bos_added = file.integer(f"{PREFIX}.add_bos_token", int(kind == "llama"))
+    bos_id = vocabulary.special_id("bos")
+    if is_bos_added and bos_id is not None:
+        bos = vocabulary.tokens[bos_id]
+        tokenizer.post_processor = processors.TemplateProcessing(single=f"{bos} $A", special_tokens=[(bos, bos_id)])
     return tokenizer
 
 
-def _bos(file: GgufFile) -> tuple[str, int] | None:
-    """The token before every text. A SentencePiece vocabulary that says nothing means yes, as in llama.cpp."""
-    is_added = file.integer(f"{_PREFIX}.add_bos_token", int(file.text(f"{_PREFIX}.model") == "llama"))
-    if not is_added or f"{_PREFIX}.bos_token_id" not in file.metadata:
-        return None
-    bos_id = file.integer(f"{_PREFIX}.bos_token_id")
-    return file.strings(f"{_PREFIX}.tokens")[bos_id], bos_id
-
-
-def _sentencepiece(file: GgufFile) -> Tokenizer:
+def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
+    file, pieces = vocabulary.file, vocabulary.tokens
     is_gemma = file.architecture.startswith("gemma")
-    pieces = file.strings(f"{_PREFIX}.tokens")
     if is_gemma:  # runs of spaces are stored as they are, all other pieces spell a space as ▁
         pieces = [_METASPACE * len(piece) if piece.isspace() and " " in piece else piece for piece in pieces]
     vocab = {piece: index for index, piece in enumerate(pieces)}
-    merges = _merges_by_position(pieces, vocab) if is_gemma else _merges_by_score(file, vocab)
-    unknown = pieces[file.integer(f"{_PREFIX}.unknown_token_id", 0)]
+    merges = _merges_by_position(pieces, vocab) if is_gemma else _merges_by_score(vocabulary, vocab)
+    unknown = pieces[vocabulary.special_id("unknown") or 0]
     tokenizer = _bpe(file, vocab, merges, fuse_unk=True, byte_fallback=True, unk_token=unknown)
     steps = [decoders.Replace(_METASPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     if is_gemma:
         tokenizer.normalizer = normalizers.Replace(" ", _METASPACE)
-    elif file.integer(f"{_PREFIX}.add_space_prefix", default=True):
+    elif file.integer(f"{PREFIX}.add_space_prefix", default=True):
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(_METASPACE, prepend_scheme="first", split=False)
         steps.append(decoders.Strip(" ", left=1, right=0))
     else:
@@ -111,16 +87,17 @@ def _merges_by_position(pieces: list[str], vocab: dict[str, int]) -> list[tuple[
     ]
 
 
-def _merges_by_score(file: GgufFile, vocab: dict[str, int]) -> list[tuple[str, str]]:
+def _merges_by_score(vocabulary: GgufVocabulary, vocab: dict[str, int]) -> list[tuple[str, str]]:
     """The same, better scores first; equal ones by the lengths of the halves."""
-    scores = dict(zip(file.strings(f"{_PREFIX}.tokens"), file.numbers(f"{_PREFIX}.scores"), strict=False))
+    scores = dict(zip(vocabulary.tokens, vocabulary.file.numbers(f"{PREFIX}.scores"), strict=False))
     merges = _merges_by_position(list(vocab), vocab)
     return sorted(merges, key=lambda pair: (scores["".join(pair)], len(pair[0]), len(pair[1])), reverse=True)
 
 
-def _byte_level(file: GgufFile) -> Tokenizer:
-    pre = file.text(f"{_PREFIX}.pre", "default")
-    vocab = {token: index for index, token in enumerate(file.strings(f"{_PREFIX}.tokens"))}
+def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
+    file = vocabulary.file
+    pre = file.text(f"{PREFIX}.pre", "default")
+    vocab = {token: index for index, token in enumerate(vocabulary.tokens)}
     merges = list(_listed_merges(file))
     # Llama 3's own tokenizer takes a word that is in the vocabulary as it is, whatever the merges
     tokenizer = _bpe(file, vocab, merges, ignore_merges=pre in _LLAMA3_NAMES)
@@ -139,7 +116,7 @@ def _bpe(file: GgufFile, vocab: dict[str, int], merges: list[tuple[str, str]], *
 
 
 def _listed_merges(file: GgufFile) -> Iterator[tuple[str, str]]:
-    for merge in file.strings(f"{_PREFIX}.merges"):
+    for merge in file.strings(f"{PREFIX}.merges"):
         left, _, right = merge.partition(" ")
         yield left, right
 
@@ -159,11 +136,10 @@ def _splitter(pre: str, file: GgufFile) -> pre_tokenizers.PreTokenizer:
     )
 
 
-def _add_tokens(tokenizer: Tokenizer, file: GgufFile) -> None:
+def _add_tokens(tokenizer: Tokenizer, vocabulary: GgufVocabulary) -> None:
     """Control and user-defined tokens are found whole in a text; only the former are special."""
-    tokens = file.strings(f"{_PREFIX}.tokens")
-    for wanted, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
-        texts = [tokens[index] for index, kind in _typed(file) if kind == wanted]
+    for kind, add in ((CONTROL, tokenizer.add_special_tokens), (USER_DEFINED, tokenizer.add_tokens)):
+        texts = [vocabulary.tokens[token_id] for token_id in vocabulary.ids_of(kind)]
         # a token the vocabulary spells differently (Gemma's runs of spaces) would become a new id
         known = [text for text in texts if tokenizer.token_to_id(text) is not None]
-        add([AddedToken(text, normalized=False, special=wanted == CONTROL) for text in known])
+        add([AddedToken(text, normalized=False, special=kind == CONTROL) for text in known])

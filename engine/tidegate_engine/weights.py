@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors import safe_open
 
 from tidegate_checkpoint.config_json import Json, read_config
-from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
+from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf import read_gguf
 from tidegate_checkpoint.gguf_config import gguf_config
 from tidegate_checkpoint.location import CheckpointKind, locate
@@ -49,11 +49,17 @@ def open_weights(path: Path) -> Weights:
             f"{path} holds a config but no weights; put the model's .safetensors or .gguf file there"
         )
     if location.kind is CheckpointKind.GGUF:
-        from tidegate_engine.gguf_weights import GgufWeights
-
-        file = read_gguf(location.path)
-        return GgufWeights(file, gguf_config(file))
+        return _open_gguf(location.path)
     return SafetensorsWeights(read_config(location.path), read_safetensors(location.path))
+
+
+def _open_gguf(path: Path) -> Weights:
+    try:
+        from tidegate_engine.gguf_weights import GgufWeights
+    except ModuleNotFoundError as error:
+        raise UnsupportedCheckpoint(f"{path} needs the decoders of 'gguf': install tidegate[gguf]") from error
+    file = read_gguf(path)
+    return GgufWeights(file, gguf_config(file))
 
 
 class SafetensorsWeights:

@@ -323,6 +323,8 @@ def test_the_template_and_special_tokens_of_a_gguf_are_used(tmp_path):
         ({"tokenizer.ggml.pre": "mystery"}, UnsupportedCheckpoint, "pre-tokenizer 'mystery'"),
         ({"tokenizer.ggml.merges": ["no such"]}, CorruptCheckpoint, "makes no tokenizer"),
         ({"tokenizer.ggml.tokens": 3}, CorruptCheckpoint, "not a list of strings"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, CorruptCheckpoint, "but 2 token types"),
+        ({"tokenizer.ggml.eos_token_id": 99_999}, CorruptCheckpoint, r"eos_token_id' is 99999, there are \d+ tokens"),
     ],
 )
 def test_a_vocabulary_that_is_not_served_says_why(tmp_path, change, error, words):

@@ -160,7 +160,15 @@ def _hint(field: FieldInfo) -> str:
     """What to write after a flag, for help texts."""
     if isinstance(field.default, StrEnum):
         return "|".join(type(field.default))
-    return {int: "N", float: "NUMBER"}.get(type(field.default), "VALUE")
+    kinds: dict[object, str] = {
+        int: "N",
+        int | None: "N",
+        float: "X",
+        tuple[str, ...]: "TEXT",
+        str: "TEXT",
+        str | None: "TEXT",
+    }
+    return kinds[field.annotation]
 
 
 def _fault(location: tuple[int | str, ...], message: str) -> str:

@@ -102,11 +102,10 @@ def main() -> None:
     full = args.running * (MEAN_PROMPT + MEAN_ANSWER) // 16
     for name, num_blocks in (("roomy", 4 * full), ("tight", full)):
         m = measure(num_blocks, args.running, args.waiting, args.steps)
-        print(
-            f"{name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used, "
-            f"CPU a step {m['step'] * 1e3:.2f} ms median, {m['step_p99'] * 1e3:.2f} ms p99, "
-            f"{m['step'] / reference:.0f} reference loops; a wait in {m['door'] * 1e3:.2f} ms, the whole queue's in {m['forecast'] * 1e3:.0f} ms"
-        )
+        print(f"{name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used")
+        print(f"  CPU a step: {m['step'] * 1e3:.2f} ms median, {m['step_p99'] * 1e3:.2f} ms p99", end="")
+        print(f", {m['step'] / reference:.0f} reference loops")
+        print(f"  a wait predicted in {m['door'] * 1e3:.2f} ms, the whole queue's in {m['forecast'] * 1e3:.0f} ms")
 
 
 if __name__ == "__main__":

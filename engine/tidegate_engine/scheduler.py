@@ -63,8 +63,8 @@ class Scheduler:
         request.num_computed_tokens += num_tokens
         if sampled is not None:
             request.token_ids.append(sampled)
-            if self._prefilling.pop(request.request_id, None):
-                self._decoding[request.request_id] = request
+            if request.num_outputs == 1:
+                self._decoding[request.request_id] = self._prefilling.pop(request.request_id)
                 self._refused = None
 
     def end(self, request_id: str, reason: FinishReason) -> Request | None:

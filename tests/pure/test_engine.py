@@ -6,6 +6,7 @@ from scripted_engine import EOS, ScriptedRunner, collect, engine_of, request_of,
 from tidegate_engine.errors import EngineFailed
 from tidegate_engine.request import FinishReason
 from tidegate_engine.runner import ScheduledRow
+from tidegate_engine.step_fit import StepTime
 
 
 def test_max_tokens_ends_a_request_by_length():
@@ -145,3 +146,23 @@ def test_cancelling_what_has_ended_or_never_was_does_nothing():
     engine.cancel("unknown")
     assert engine.step() == ()
     assert not engine.has_work
+
+
+def test_long_prompts_do_not_push_the_time_between_tokens_past_the_objective():
+    runner = ScriptedRunner(10_000, eos_token_ids=frozenset(), step_time=StepTime(0.03, 2e-3, 1e-7))
+    engine = engine_of(runner, itl_seconds=0.1)
+    for i in range(12):  # steps are measured first
+        engine.queue.add(request_of(f"warm-{i}", 50 + 10 * i, 2))
+        run_until_idle(engine)
+    engine.queue.add(request_of("chat", 20, 200))
+    engine.step()
+    for i in range(6):
+        engine.queue.add(request_of(f"prompt-{i}", 1500, 5))
+    gaps, last = [], runner.clock()
+    while engine.has_work:
+        if any(output.request_id == "chat" for output in engine.step()):
+            gaps.append(runner.clock() - last)
+            last = runner.clock()
+    assert len(gaps) == 199
+    assert max(gaps) <= 0.11
+    assert max(gaps) > 0.09, "and prompts get what the objective leaves"

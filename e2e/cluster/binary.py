@@ -15,8 +15,8 @@ from pathlib import Path
 
 from e2e.cluster.environment import clean_environment
 from e2e.cluster.errors import BuildFailed
+from e2e.cluster.go_toolchain import go
 from e2e.cluster.paths import SOURCE, cache_home
-from e2e.cluster.requirements import require_go
 
 KUBERNETES_VERSION = "1.37.2"
 COMPONENTS = (
@@ -28,21 +28,21 @@ PROGRESS_SECONDS = 5.0
 
 def kube_binary() -> Path:
     """The compiled binary; builds it first where no build of the same sources and Go version is cached."""
-    go = require_go()
-    home = cache_home() / f"kube-{fingerprint(go)}"
+    compiler = go()
+    home = cache_home() / f"kube-{fingerprint(compiler)}"
     binary = home / "tidegate-kube"
     if binary.exists():
         return binary
     with _lock(home):
         if not binary.exists():  # another builder may have finished while we waited
-            _build(go, binary)
+            _build(compiler, binary)
     return binary
 
 
-def fingerprint(go: str) -> str:
+def fingerprint(compiler: str) -> str:
     """Hash of go.mod, go.sum, our Go files and the toolchain's version."""
     environment = clean_environment(os.environ)
-    version = subprocess.run([go, "version"], cwd=SOURCE, env=environment, capture_output=True, check=True).stdout
+    version = subprocess.run([compiler, "version"], cwd=SOURCE, env=environment, capture_output=True, check=True).stdout
     digest = hashlib.sha256(version)
     for source in (SOURCE / "go.mod", SOURCE / "go.sum", *sorted(SOURCE.glob("*.go"))):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -57,12 +57,12 @@ def _lock(home: Path) -> Iterator[None]:
         yield
 
 
-def _build(go: str, binary: Path) -> None:
+def _build(compiler: str, binary: Path) -> None:
     prefix = "-X k8s.io/component-base/version"
     major, minor, _ = KUBERNETES_VERSION.split(".")
     flags = f"-s -w {prefix}.gitVersion=v{KUBERNETES_VERSION} {prefix}.gitMajor={major} {prefix}.gitMinor={minor}"
     unfinished = binary.with_suffix(".unfinished")
-    command = [go, "build", "-v", "-buildvcs=false", "-ldflags", flags, "-o", str(unfinished), "."]
+    command = [compiler, "build", "-v", "-buildvcs=false", "-ldflags", flags, "-o", str(unfinished), "."]
     _say(f"compiling Kubernetes {KUBERNETES_VERSION} into {binary}: about 13 minutes on two cores the first time")
     started = time.monotonic()
     environment = clean_environment(os.environ)

@@ -16,8 +16,15 @@ POLL_SECONDS = 0.05
 def detached_clusters(home: Path) -> list[ClusterSpec]:
     """Those that are up: started by `python -m e2e.cluster up`, not by a test session."""
     folders = sorted(path.parent for path in home.glob("*/ready"))
-    specs = [ClusterSpec.read(folder) for folder in folders if is_held(folder)]
-    return [spec for spec in specs if spec.is_detached]
+    specs = [_read(folder) for folder in folders if is_held(folder)]
+    return [spec for spec in specs if spec and spec.is_detached]
+
+
+def _read(folder: Path) -> ClusterSpec | None:
+    try:
+        return ClusterSpec.read(folder)
+    except FileNotFoundError:  # it is being removed at this moment
+        return None
 
 
 def end(spec: ClusterSpec) -> None:

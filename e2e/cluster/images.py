@@ -10,10 +10,8 @@ In both images `python -m tidegate_cli ...` runs as user 10001 on a read-only ro
 
 import fcntl
 import hashlib
-import os
 import shutil
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +21,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from e2e.cluster.environment import clean_environment
-from e2e.cluster.errors import BuildFailed, MissingTool
 from e2e.cluster.interpreter import Interpreter
 from e2e.cluster.node import PAUSE_IMAGE
 from e2e.cluster.oci import Blob, Image, open_layer, write_archive
@@ -157,16 +153,8 @@ def _environment(path: str, python_path: str = "") -> tuple[str, ...]:
 
 def _write_operator_packages(path: Path) -> None:
     """The operator's locked packages and nothing else: no torch."""
-    uv = Path(os.environ.get("UV") or cache_home() / "uv" / "bin" / "uv")
-    if not uv.exists():
-        raise MissingTool(f"uv is not at {uv}: run `make install`, or set UV to an installed one")
     with tempfile.TemporaryDirectory() as folder:
-        command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, "--target", folder]
-        command += ["--require-hashes", "--no-deps", "--compile-bytecode", "-r", str(OPERATOR_LOCK)]
-        environment = clean_environment(os.environ)
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BuildFailed(f"`{' '.join(command)}` failed: {done.stderr.strip()}")
+        install_locked(OPERATOR_LOCK, Path(folder))
         with open_layer(path) as layer:
             layer.folder(SITE_PACKAGES)
             layer.tree(Path(folder), SITE_PACKAGES, lambda name: not name.startswith("bin/"), keep_times=True)

@@ -41,6 +41,11 @@ def exit_on_termination() -> None:
     signal.signal(signal.SIGINT, leave)
 
 
+def ignore_termination() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def die_with_parent() -> None:
     """For preexec_fn: the kernel kills this process when its parent dies."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -21,4 +21,5 @@ def remove_remains(folder: Path, network: Network | None) -> None:
     if is_mounted_below(folder):  # removing through a mount would remove what is mounted
         raise ClusterFailed(f"something is still mounted under {folder}: unmount it, then remove the folder")
     if folder.exists():
+        (folder / "ready").unlink(missing_ok=True)  # first of all: nobody shall take it for a running one
         shutil.rmtree(folder)

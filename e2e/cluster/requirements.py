@@ -5,7 +5,6 @@ does the same for `make`.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from e2e.cluster.environment import clean_environment
 from e2e.cluster.errors import MissingTool
-from e2e.cluster.paths import SOURCE
 
 CNI_FOLDER = Path("/usr/lib/cni")
 
@@ -68,20 +66,3 @@ def require(tools: tuple[Tool, ...], *, may_install: bool | None = None) -> None
             raise MissingTool(f"`{command}` failed, run it by hand: {done.stderr.strip()[-500:]}")
     if missing := [tool.command for tool in tools if not tool.is_present()]:
         raise MissingTool(f"still missing after `{install}`: {', '.join(missing)}")
-
-
-def wanted_go() -> str:
-    """The Go version that go.mod asks for."""
-    match = re.search(r"^go (\S+)$", (SOURCE / "go.mod").read_text(), re.MULTILINE)
-    assert match, "go.mod has no go line"
-    return match.group(1)
-
-
-def require_go() -> str:
-    """Path of a Go toolchain. An older one than go.mod wants, from 1.21 on, fetches the right one by itself."""
-    if go := find("go"):
-        return go
-    raise MissingTool(
-        f"Go is missing and builds the Kubernetes components: install Go {wanted_go()} under /usr/local/go "
-        "(https://go.dev/dl), or put an installed one on PATH"
-    )

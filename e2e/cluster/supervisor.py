@@ -19,7 +19,7 @@ from pathlib import Path
 from e2e.cluster.components import Components
 from e2e.cluster.control_plane import start_control_plane
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.lifeline import exit_on_termination, wait_until_cut
+from e2e.cluster.lifeline import exit_on_termination, ignore_termination, wait_until_cut
 from e2e.cluster.namespaces import link_pid_1, start_pid_1
 from e2e.cluster.remains import remove_remains
 from e2e.cluster.spec import ClusterSpec
@@ -35,6 +35,7 @@ def main(folder: Path) -> None:
             _start(spec, at_end)
         except (ClusterError, OSError):
             spec.failure_file.write_text(traceback.format_exc())  # the owner reads it, then lets go
+        at_end.callback(ignore_termination)  # runs first: a second signal shall not stop the removal half-way
         if spec.is_detached:
             signal.pause()
         else:

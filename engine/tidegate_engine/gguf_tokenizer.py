@@ -12,7 +12,7 @@ from tokenizers.models import BPE
 from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf import GgufFile
 from tidegate_engine.gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, GgufVocabulary, read_vocabulary
-from tidegate_engine.tokenizer_parts import TokenizerParts
+from tidegate_engine.tokenizer_parts import TokenizerParts, longest_bytes
 
 _METASPACE = "▁"
 
@@ -33,6 +33,8 @@ def gguf_tokenizer_parts(file: GgufFile) -> TokenizerParts:
     has_template = "tokenizer.chat_template" in file.metadata
     return TokenizerParts(
         backend=_tokenizer(vocabulary),
+        vocab_size=len(vocabulary.tokens),
+        longest_token_bytes=longest_bytes(vocabulary.tokens),
         source=str(file.path),
         special_tokens=vocabulary.special_tokens(),
         eos_token_ids=vocabulary.eos_ids(),

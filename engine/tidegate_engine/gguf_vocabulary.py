@@ -53,6 +53,8 @@ def read_vocabulary(file: GgufFile) -> GgufVocabulary:
     """Raises CorruptCheckpoint when there is none or its lists differ in length."""
     tokens = file.strings(f"{PREFIX}.tokens")
     kinds = file.numbers(f"{PREFIX}.token_type") if f"{PREFIX}.token_type" in file.metadata else []
+    if not tokens:
+        raise CorruptCheckpoint(f"{file.path} has an empty vocabulary; convert it again")
     if kinds and len(kinds) != len(tokens):
         raise CorruptCheckpoint(f"{file.path} has {len(tokens)} tokens but {len(kinds)} token types; convert it again")
     return GgufVocabulary(file, tokens, kinds)

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, processors
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
-from tidegate_engine.tokenizer_parts import TokenizerParts
+from tidegate_engine.tokenizer_parts import TokenizerParts, longest_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "chat_template.jinja"
@@ -22,8 +22,11 @@ def hf_tokenizer_parts(directory: Path) -> TokenizerParts:
     backend = _backend(directory / TOKENIZER_FILE)
     special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
     _set_bos(backend, config.get("add_bos_token"), special.get("bos_token"))
+    vocab = backend.get_vocab(with_added_tokens=True)
     return TokenizerParts(
         backend=backend,
+        vocab_size=max(vocab.values()) + 1,
+        longest_token_bytes=longest_bytes(vocab),
         source=str(directory),
         special_tokens=special,
         eos_token_ids=_eos_ids(directory, backend, special.get("eos_token")),

@@ -4,7 +4,7 @@ Loaded once at start; safe to call from several threads. Encoding releases the G
 thread does not stop the event loop.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -51,9 +51,8 @@ class Tokenizer:
         self._template = template
         self._token_bytes = TokenBytes(parts.backend)
         self.eos_token_ids = parts.eos_token_ids
-        vocab = parts.backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values()) + 1
-        self.max_token_bytes = _max_token_bytes(parts.backend, vocab)
+        self.vocab_size = parts.vocab_size
+        self.max_token_bytes = parts.longest_token_bytes * _composition_ratio(parts.backend)
         bos = parts.special_tokens.get("bos_token")
         self.bos_token_id: int | None = parts.backend.token_to_id(bos) if bos else None
 
@@ -92,7 +91,6 @@ class Tokenizer:
         return Detokenizer(self._token_bytes, prompt_token_ids)
 
 
-def _max_token_bytes(backend: Backend, vocab: Iterable[str]) -> int:
-    longest = max(len(token.encode()) for token in vocab)
+def _composition_ratio(backend: Backend) -> int:
     composes = backend.normalizer is not None and b'"NF' in backend.normalizer.__getstate__()
-    return longest * (COMPOSITION_RATIO if composes else 1)
+    return COMPOSITION_RATIO if composes else 1

@@ -115,7 +115,7 @@ class ApiServer:
         bearer = configuration.get_api_key_with_prefix("BearerToken") or ""
         return Connection(
             server=configuration.host,
-            token=bearer.removeprefix("Bearer ") or None,
+            token=bearer.partition(" ")[2] or None,  # the scheme is `Bearer` from a kubeconfig, `bearer` from a pod
             ca_file=configuration.ssl_ca_cert,
             certificate_file=configuration.cert_file,
             key_file=configuration.key_file,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tidegate_core.samples import History
+from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden
 from tidegate_operator.kube import Kube
@@ -32,6 +33,7 @@ from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
 
 NODES_TTL_SECONDS = 60.0
+DEFAULT_REPLICAS = InferencePoolSpec.model_fields["replicas"].default
 NAMED_LIKE_THE_POOL = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
 
 
@@ -54,25 +56,33 @@ class NodeCache:
 
 @dataclass(frozen=True)
 class Seen:
-    """The pool, and who set spec.replicas through its scale subresource, if anybody did."""
+    """The pool, and whether spec.replicas came through its scale subresource."""
 
     pool: InferencePool
-    foreign_scaler: str | None
+    is_scaled_by_others: bool
 
 
 async def observe_pool(kube: Kube, key: Key) -> Seen | None:
     """None when the pool is gone."""
     namespace, name = key
     found = await kube.get(POOL, namespace, name)
-    return None if found is None else Seen(InferencePool.model_validate(found), foreign_scaler(found))
+    return None if found is None else Seen(InferencePool.model_validate(found), is_scaled_by_others(found))
 
 
-def foreign_scaler(pool: Manifest) -> str | None:
-    """The manager of spec.replicas where it came through /scale: kubectl scale, an HPA, KEDA."""
-    for entry in pool["metadata"].get("managedFields", ()):
-        if entry.get("subresource") == "scale" and "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {}):
-            return str(entry.get("manager", "someone"))
-    return None
+def is_scaled_by_others(pool: Manifest) -> bool:
+    """Whether spec.replicas came through the scale subresource: kubectl scale, an HPA, KEDA.
+
+    The API server takes the field from its owner then, and for custom resources names no new one; so a number that is
+    neither the default nor anybody's came that way.
+    """
+    entries = [each for each in pool["metadata"].get("managedFields", ()) if _owns_replicas(each)]
+    if any(entry.get("subresource") == "scale" for entry in entries):
+        return True
+    return not entries and pool["spec"].get("replicas", DEFAULT_REPLICAS) != DEFAULT_REPLICAS
+
+
+def _owns_replicas(entry: Manifest) -> bool:
+    return "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
 
 
 async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, history: History | None) -> Observed:
@@ -101,7 +111,7 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
         inspections=tuple(read_inspection(item, inspection_pods) for item in children if item["kind"] == JOB.kind),
         nodes=known_nodes,
         history=history,
-        foreign_scaler=seen.foreign_scaler,
+        is_scaled_by_others=seen.is_scaled_by_others,
         loads=loads,
     )
 

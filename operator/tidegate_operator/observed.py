@@ -118,7 +118,7 @@ class Observed:
     inspections: tuple[Inspection, ...] = ()
     nodes: tuple[Node, ...] | None = None  # None: the operator may not look at nodes
     history: History | None = None  # earlier rounds of loads; None: this operator has seen none
-    foreign_scaler: str | None = None  # who wrote spec.replicas through the scale subresource
+    is_scaled_by_others: bool = False  # spec.replicas came through the scale subresource
     loads: Mapping[str, LoadReport] = field(default_factory=dict)  # by pod name; a pod that did not answer is missing
 
     def child(self, kind: str, name: str) -> Manifest | None:

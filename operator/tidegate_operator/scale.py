@@ -134,10 +134,10 @@ def restored_memory(pool: InferencePool, num_desired: int) -> Memory:
 
 
 def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple[Reason, str]:
-    if observed.foreign_scaler:
+    if observed.is_scaled_by_others:
         return Reason.FOREIGN_SCALER, (
-            f"{observed.foreign_scaler} set spec.replicas to {pool.spec.replicas} through the scale subresource, but "
-            "scaling.mode Auto decides; set scaling.mode to Manual, or remove that scaler"
+            f"kubectl scale or another autoscaler set spec.replicas to {pool.spec.replicas}, but scaling.mode Auto "
+            "decides; set scaling.mode to Manual, or remove that scaler"
         )
     low, high = pool.spec.bounds
     if decision.limit is Limit.MAXIMUM:  # no live figures: they would rewrite the status at every look

@@ -117,6 +117,12 @@ def test_a_counter_that_fell_is_a_restart_and_its_new_value_the_increase(second_
     assert decided(before, scrape(sample(second_boot, preemptions=4))).desired == 2
 
 
+def test_a_new_boot_id_is_a_restart_although_the_counter_rose() -> None:
+    before = scrape(sample(preemptions=2), time=NOW - 5)
+    assert decided(before, scrape(sample(preemptions=4))).desired == 1
+    assert decided(before, scrape(sample("another", preemptions=4))).desired == 2
+
+
 def test_a_first_sample_says_nothing_about_increase() -> None:
     assert decided(scrape(sample(preemptions=500, rejects=500))).desired == 1
 
@@ -234,6 +240,17 @@ def test_a_single_missed_scrape_among_many_is_borne() -> None:
 
 def test_more_can_be_ordered_on_what_is_left_of_the_data() -> None:
     assert decided(*steady(BUSY, num_silent=1)).desired == 3
+
+
+def test_silent_replicas_count_like_the_others() -> None:
+    assert decided(*steady(sample(running=7), num_silent=1)).desired == 3
+
+
+def test_a_queue_that_a_new_replica_has_yet_to_take_over_keeps_the_size_needed() -> None:
+    queue = sample(running=1, waiting=6, eta_seconds=0.5)
+    rounds = (*steady(queue)[:-2], scrape(queue, IDLE, time=NOW - 5), scrape(queue, IDLE))
+    memory = decided(*rounds, desired=4, peaks=((NOW - 5, 1),)).memory
+    assert memory.peaks[-1] == (NOW, 4)
 
 
 def test_no_data_at_all_holds() -> None:

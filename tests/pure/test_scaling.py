@@ -264,11 +264,12 @@ def test_data_older_than_three_scrapes_is_no_data() -> None:
     assert (decision.desired, decision.has_metrics) == (1, False)
 
 
-def test_an_overload_starts_a_new_hold() -> None:
-    start, _ = run(1, BUSY, BUSY, start=History(Memory(desired=3, decided_at=NOW)))
-    panic_end = start.memory.panic_until
-    assert panic_end is not None
-    assert panic_end > NOW + 60
+def test_an_overload_is_over_a_minute_after_its_last_cause_and_the_hold_begins_then() -> None:
+    memory = decided(*steady(BUSY)).memory
+    assert memory.panic_until == NOW + 60
+    _, decisions = run(50, IDLE, IDLE, start=History(replace(memory, desired=2)))
+    changed = next(number for number, each in enumerate(decisions, start=1) if each.desired == 1)
+    assert 60 + POLICY.hold_seconds - SCRAPE_SECONDS <= changed * SCRAPE_SECONDS <= 60 + POLICY.hold_seconds
 
 
 def test_a_rate_that_was_too_much_for_fewer_is_remembered() -> None:

@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pytest
 
@@ -103,7 +104,9 @@ def test_stored_weights_and_config_alone_agree(tiny, tmp_path):
 
 
 def test_weights_are_grouped_by_what_tensor_parallelism_does_to_them(tiny):
-    groups = {(group.role, group.rule): group.num_elements for group in read_shape(tiny).weights}
+    groups = Counter()
+    for group in read_shape(tiny).weights:
+        groups[group.role, group.rule] += group.num_elements
 
     assert groups == {
         (WeightRole.EMBEDDING, TpRule.SPLIT): 48 * 32,
@@ -111,6 +114,16 @@ def test_weights_are_grouped_by_what_tensor_parallelism_does_to_them(tiny):
         (WeightRole.LINEAR, TpRule.SPLIT): 2 * (2 * 32 * 32 + 2 * 16 * 32 + 3 * 64 * 32),
         (WeightRole.NORM, TpRule.REPLICATED): 5 * 32,
     }
+
+
+def test_matrices_of_another_width_are_another_group(tiny):
+    widths = {group.role: set() for group in read_shape(tiny).weights}
+    for group in read_shape(tiny).weights:
+        widths[group.role].add(group.width)
+
+    assert widths[WeightRole.LINEAR] == {32, 64}
+    assert widths[WeightRole.EMBEDDING] == widths[WeightRole.HEAD] == {32}
+    assert widths[WeightRole.NORM] == {None}
 
 
 def test_latent_projections_and_routers_are_on_every_device(tmp_path):

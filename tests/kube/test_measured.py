@@ -1,0 +1,54 @@
+"""Figures of the operator on a real API server, printed; the deadlines are generous, since machines are shared."""
+
+import time
+
+import pytest
+
+from kubelet import Kubelet
+from operator_process import OperatorUnderTest
+from pools import pool_manifest
+from waiting import eventually
+
+NUM_POOLS = 100
+MAX_RESIDENT_BYTES = 200 * 2**20
+
+
+def test_children_follow_the_shape_at_once(operator: OperatorUnderTest, nodes: Kubelet) -> None:
+    shape, nodes.ending = nodes.ending, None
+    operator.apply(pool_manifest())
+    eventually(lambda: operator.get("pods", selector="tidegate.dev/role=inspection"))
+    nodes.ending = shape
+    start = time.monotonic()
+
+    def children() -> bool:
+        found = nodes.api.list_namespaced_service(operator.namespace, label_selector="tidegate.dev/pool=chat")
+        return bool(found.items) and bool(nodes.api.list_namespaced_pod(
+            operator.namespace, label_selector="tidegate.dev/role=engine").items)  # fmt: skip
+
+    eventually(children, timeout_seconds=10)
+    print(f"children and their first pod exist {time.monotonic() - start:.2f} s after the inspection ended")
+
+
+@pytest.mark.timeout(600)
+def test_a_hundred_pools_fit_in_200_mib(stopped_operator: OperatorUnderTest, nodes: Kubelet) -> None:
+    operator = stopped_operator
+    for name in ("TIDEGATE_RECONCILE__RESYNC_SECONDS", "TIDEGATE_SCRAPE__INTERVAL_SECONDS",
+                 "TIDEGATE_SCRAPE__IDLE_INTERVAL_SECONDS"):  # fmt: skip
+        del operator.settings[name]  # as in production
+    operator.start()
+    empty_bytes = operator.resident_bytes()
+    pools = [pool_manifest(f"p{number}") for number in range(NUM_POOLS)]
+    start = time.monotonic()
+    operator.apply({"apiVersion": "v1", "kind": "List", "items": pools})
+
+    def num_ready() -> int:
+        phases = [pool.get("status", {}).get("phase") for pool in operator.get("inferencepools.tidegate.dev")]
+        return phases.count("Ready")
+
+    eventually(lambda: num_ready() == NUM_POOLS, timeout_seconds=400)
+    seconds, resident_bytes = time.monotonic() - start, operator.resident_bytes()
+    print(
+        f"{NUM_POOLS} pools Ready after {seconds:.0f} s and {operator.num_reconciles():.0f} reconciles; "
+        f"operator {empty_bytes / 2**20:.0f} MiB without pools, {resident_bytes / 2**20:.0f} MiB with them"
+    )
+    assert resident_bytes < MAX_RESIDENT_BYTES

@@ -26,6 +26,7 @@ from e2e.cluster.node import PAUSE_IMAGE
 from e2e.cluster.oci import Blob, Image, open_layer, write_archive
 from e2e.cluster.paths import REPOSITORY, cache_home
 from e2e.cluster.source_layer import APPLICATION, write_source_layer
+from e2e.cluster.uv import install_locked
 from e2e.cluster.volumes import VENV_MOUNT
 
 SITE_PACKAGES = "/opt/site-packages"

@@ -2,7 +2,7 @@
 
 Between two events (a prompt is computed, an answer ends) all steps are alike, so their number times the fitted step
 time is added at once. Answers are expected to be of the usual length, but admission counts with max_tokens as the
-scheduler does. Pure: `place` returns the wait and the forecast that follows, so a queue is a fold.
+scheduler does. Pure: Forecast.of(rules, running, waiting).place(newcomer) gives its wait and what follows.
 """
 
 import heapq
@@ -186,12 +186,6 @@ class Forecast:
 
     def _end_blocks(self, demand: Demand) -> int:
         return blocks_for(demand.num_tokens + demand.max_tokens - demand.num_outputs - 1, self.rules.block_size)
-
-
-def predict_wait(rules: Rules, running: Iterable[Demand], waiting: Iterable[Demand], candidate: Demand) -> float:
-    """Seconds until a request that arrives now is admitted, everybody before it first."""
-    wait_seconds, _ = Forecast.of(rules, running, waiting).place(candidate)
-    return wait_seconds
 
 
 def _claim(demand: Demand) -> Claim:

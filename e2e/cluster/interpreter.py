@@ -55,10 +55,11 @@ class Interpreter:
         )
 
     def fingerprint(self) -> str:
-        """Changes with the interpreter's files and the machine's libraries."""
+        """Changes with the interpreter's files, the machine's libraries and what this module takes of them."""
         files = [self.executable, *sorted(self.standard_library.glob("*.py")), *self._libraries()]
         facts = [f"{file} {file.stat().st_size} {int(file.stat().st_mtime)}" for file in files]
-        return hashlib.sha256("\n".join([sys.version, *facts]).encode()).hexdigest()[:12]
+        facts += [sys.version, Path(__file__).read_text()]
+        return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]
 
     def write_layer(self, path: Path) -> None:
         with open_layer(path) as layer:

@@ -10,6 +10,7 @@ import pytest
 
 from e2e.cluster.environment import clean_environment
 from e2e.cluster.errors import MissingTool, NoFreeSlot
+from e2e.cluster.go_toolchain import parse_version
 from e2e.cluster.node import NodeSpec
 from e2e.cluster.oci import Blob, Image, open_layer, write_archive
 from e2e.cluster.paths import REPOSITORY
@@ -67,6 +68,18 @@ def test_gpu_labels_are_there_when_asked_for() -> None:
 def test_a_missing_tool_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(MissingTool, match="apt-get install --no-install-recommends -y no-such-package"):
         require((Tool("no-such-command", "no-such-package"),), may_install=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("go version go1.26.8 linux/amd64", (1, 26, 8)),
+        ("go version go1.27 linux/arm64", (1, 27)),
+        ("go 1.26.8", (1, 26, 8)),
+    ],
+)
+def test_go_versions_are_compared_as_numbers(line: str, version: tuple[int, ...]) -> None:
+    assert parse_version(line) == version
 
 
 def test_equal_trees_give_equal_layers(tmp_path: Path) -> None:

@@ -5,13 +5,22 @@ pool has to fit its own memory limit.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from math import ceil
 from pathlib import Path, PurePosixPath
 
 CGROUPS = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
 _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+
+
+def share_cores(environment: MutableMapping[str, str]) -> None:
+    """Lets idle threads sleep instead of spin; takes effect only before torch is first imported.
+
+    A product ends when its slowest thread does. Where a neighbour has taken that thread's core, spinning ones keep the
+    others busy for nothing: with 10 busy processes on 2 cores a step took 1,250 ms spinning, 200 ms sleeping.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def cpu_threads(root: Path = CGROUPS, process: Path = PROCESS) -> int:

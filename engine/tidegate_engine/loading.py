@@ -4,6 +4,7 @@ Everything slow at start-up happens here, in the calling thread. Errors say whic
 them into exit codes.
 """
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, plan_blocks
 from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.byte_codec import ByteCodec
+from tidegate_engine.container import share_cores
 from tidegate_engine.counters import Counters
 from tidegate_engine.exits import DoesNotFit
 from tidegate_engine.process_memory import private_bytes
@@ -73,9 +75,11 @@ def served_model(launch: EngineLaunch, context: int, vocab_size: int) -> ServedM
 
 def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
     """The tokenizer is read beside the weights: one works in Rust where the other works in torch."""
+    path = Path(launch.model)
+    read_shape(path)  # a model that is missing or broken is told before torch is imported, which takes seconds
+    share_cores(os.environ)
     from tidegate_engine.torch_runner import TorchRunner
 
-    path = Path(launch.model)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
         tokenizer = beside.submit(load_tokenizer, path, template)
         runner = TorchRunner.load(launch, path)

@@ -1,8 +1,12 @@
-"""Triton decides between compiling and interpreting when it is imported: without a GPU, interpret."""
+"""What is read when torch and Triton are imported: idle threads sleep, and without a GPU kernels are interpreted."""
 
 import os
 
-import torch
+from tidegate_engine.container import share_cores
+
+share_cores(os.environ)
+
+import torch  # noqa: E402
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tidegate_engine.container import cpu_threads, memory_limit_bytes
+from tidegate_engine.container import cpu_threads, memory_limit_bytes, share_cores
 
 GIB = 2**30
 CORES = len(os.sched_getaffinity(0))
@@ -58,3 +58,12 @@ def test_no_limit_means_the_machine(tmp_path):
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = {"memory/memory.limit_in_bytes": "9223372036854771712"}
     assert memory_limit_bytes(*tree(tmp_path, cgroup="4:memory:/", files=files)) == machine
+
+
+def test_waiting_threads_sleep_unless_the_user_says_otherwise():
+    silent: dict[str, str] = {}
+    share_cores(silent)
+    assert silent == {"OMP_WAIT_POLICY": "PASSIVE"}
+    chosen = {"OMP_WAIT_POLICY": "ACTIVE"}
+    share_cores(chosen)
+    assert chosen == {"OMP_WAIT_POLICY": "ACTIVE"}

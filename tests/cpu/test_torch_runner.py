@@ -1,0 +1,116 @@
+"""The runner around a model: what it samples, what it allocates, what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from running import answers, greedy_params
+from tidegate_core.launch import EngineLaunch
+from tidegate_engine.exits import DoesNotFit
+from tidegate_engine.request import SamplingParams
+from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.torch_runner import TorchRunner
+from tiny_models import save_tiny_model
+
+PROMPTS = [[5, 9, 1], [7] * 40, [3, 100, 42, 8, 15, 16, 23]]
+KV_BYTES = 2**21
+
+
+def load(folder, *, kv_memory=KV_BYTES, context=256) -> TorchRunner:
+    launch = EngineLaunch(model=str(folder), kv_memory=kv_memory, context=context, threads=2)
+    return TorchRunner.load(launch, folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    save_tiny_model("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runner(folder):
+    return load(folder)
+
+
+def row(request_id="a", tokens=(1, 2, 3), sampling=None, *, start=0, num_outputs=0) -> ScheduledRow:
+    return ScheduledRow(request_id, tuple(tokens), start, (0, 1, 2), sampling, num_outputs)
+
+
+def drawn(num_tokens=20, **options) -> SamplingParams:
+    return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
+
+
+def test_a_seed_gives_the_same_answer_in_any_batch(runner):
+    params = [drawn(seed=seed, temperature=1.5, top_p=0.9) for seed in (1, 2, 3)]
+    together = answers(runner, PROMPTS, params, max_step_tokens=40)
+    alone = [answers(runner, [prompt], [own])[0] for prompt, own in zip(PROMPTS, params, strict=True)]
+    assert together == alone
+
+
+def test_other_seeds_give_other_answers(runner):
+    params = [drawn(seed=seed, temperature=1.5) for seed in range(4)]
+    assert len({tuple(answer) for answer in answers(runner, [PROMPTS[0]] * 4, params)}) == 4
+
+
+def test_requests_without_a_seed_differ_but_a_repeated_step_does_not(runner):
+    hot = SamplingParams(max_tokens=1, temperature=5.0)
+    repeated = {runner.run(StepBatch((row("a", sampling=hot),))) for _ in range(3)}
+    assert len(repeated) == 1
+    others = {runner.run(StepBatch((row(f"request-{index}", sampling=hot),))) for index in range(20)}
+    assert len(others) > 5
+
+
+def test_rows_in_the_middle_of_a_prompt_sample_nothing(runner):
+    greedy = greedy_params(1)
+    rows = (row("decode", (4,), greedy), ScheduledRow("chunk", (1, 2), 0, (5,), None, 0))
+    first, second = runner.run(StepBatch(rows))
+    assert isinstance(first, int)
+    assert second is None
+    assert runner.run(StepBatch(rows[1:])) == (None,)
+
+
+def test_more_sampled_rows_than_logits_are_kept_at_once_are_all_answered(runner):
+    rows = [ScheduledRow(str(i), (i,), 0, (i,), greedy_params(1), 0) for i in range(100)]
+    together = runner.run(StepBatch(tuple(rows)))
+    assert [runner.run(StepBatch((single,)))[0] for single in rows[::9]] == list(together[::9])
+
+
+def test_a_token_outside_the_vocabulary_fails_its_step_and_no_other(runner):
+    with pytest.raises(IndexError):
+        runner.run(StepBatch((row(tokens=(runner.vocab_size,), sampling=greedy_params(1)),)))
+    assert runner.run(StepBatch((row(sampling=greedy_params(1)),)))[0] is not None
+
+
+def test_kv_memory_is_spent_on_blocks_and_not_exceeded(runner):
+    block_bytes = 2 * 2 * 16 * 2 * 16 * 4  # layers x (keys, values) x tokens x heads x head size x fp32
+    assert runner.num_blocks == KV_BYTES // block_bytes
+    assert runner.cache.num_bytes == runner.plan.pool_bytes == runner.num_blocks * block_bytes
+
+
+def test_a_context_that_does_not_fit_is_refused_with_the_numbers(folder):
+    with pytest.raises(DoesNotFit, match=r"16 KiB .* 32 tokens"):
+        load(folder, kv_memory=2**14)
+
+
+def test_a_16_bit_checkpoint_takes_half_the_kv_bytes(folder, tmp_path, runner):
+    save_tiny_model("llama", tmp_path, torch.bfloat16)
+    assert load(tmp_path).num_blocks == 2 * runner.num_blocks
+
+
+def test_end_tokens_come_from_the_generation_config_where_there_is_one(folder, tmp_path):
+    save_tiny_model("llama", tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": 2}))
+    (tmp_path / "generation_config.json").unlink()
+    assert load(tmp_path).eos_token_ids == {2}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
+    assert load(tmp_path).eos_token_ids == {2, 7}
+
+
+def test_a_serving_process_starts_without_torch_so_that_its_threads_can_be_set_up_first():
+    code = "import sys, tidegate_engine.serve; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -86,7 +86,7 @@ class Workload:
         assert self.pool.num_free == self.pool.num_blocks
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9))
 def test_an_admitted_request_never_runs_out_of_blocks(seed):
     Workload(random.Random(seed)).run()  # OutOfBlocks would end it: nothing here could be preempted

@@ -57,7 +57,7 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPool = PoolMachine.TestCase
-TestPool.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestPool.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
 
 
 def test_a_leaked_block_is_noticed():

@@ -112,7 +112,7 @@ def test_a_burst_that_fits_is_let_in_whatever_the_queue_may_hold():
 def test_retry_after_is_close_to_when_the_request_is_let_in(seed, limits):
     site = Site.of(**limits)
     rng = random.Random(seed)
-    for i in range(36):  # more than the limits allow, as if they had been wider before
+    for i in range(45):  # more than the limits allow, as if they had been wider before
         site.engine.queue.add(request_of(f"r{i}", rng.randint(20, 600), rng.randint(50, 200)))
     began = site.clock()
     site.run_until(lambda: site.clock() > began + 1.0)

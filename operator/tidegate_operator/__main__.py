@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # it reports every event it passes on
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # that signals are ours is on purpose
     return asyncio.run(run(settings, ApiServer.connect(arguments.kubeconfig), token))
 
 

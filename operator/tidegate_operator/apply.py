@@ -7,7 +7,7 @@ before new ones are created, so that they do not compete for what they hold.
 import asyncio
 import logging
 
-from tidegate_operator.errors import Conflict, EngineUnreachable, Invalid, NotFound
+from tidegate_operator.errors import EngineUnreachable, Invalid, NotFound
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, DRAINING_SINCE_ANNOTATION, SERVING_LABEL
 from tidegate_operator.observed import Pod
@@ -50,7 +50,7 @@ async def _mark(kube: Kube, namespace: str, mark: Mark) -> None:
     patch = {"metadata": {"uid": mark.pod.uid, "labels": labels, "annotations": annotations}}
     try:
         await kube.patch(POD, namespace, mark.pod.name, patch)
-    except (NotFound, Conflict):
+    except (NotFound, Invalid):  # gone, or another pod under its name
         _log.info("pod %s/%s is gone; it needs no mark", namespace, mark.pod.name)
 
 

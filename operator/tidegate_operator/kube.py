@@ -69,7 +69,7 @@ class Kube(Protocol):
         """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched."""
 
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
-        """Merge patch, for objects that others own (pods). A `metadata.uid` in it is a precondition."""
+        """Merge patch, for objects that others own (pods). With another `metadata.uid` in it: Invalid."""
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         """Delete this very object and, in the background, what it owns. Already gone or replaced is fine."""

@@ -49,8 +49,11 @@ class NodeCache:
 
     async def nodes(self) -> tuple[Node, ...] | None:
         if self._is_allowed and self._clock() - self._read_at > NODES_TTL_SECONDS:
-            self._nodes = tuple(read_node(node) for node in await self._kube.list(NODE, None))
             self._read_at = self._clock()
+            try:
+                self._nodes = tuple(read_node(node) for node in await self._kube.list(NODE, None))
+            except Forbidden:
+                self._nodes = None
         return self._nodes
 
 

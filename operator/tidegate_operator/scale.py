@@ -61,7 +61,7 @@ def choose_size(
     timing: ScaleTiming,
 ) -> Size:
     """`slots` of one replica."""
-    before = deployment.num_desired if deployment else None
+    before = decided_before(pool, deployment)
     if pool.spec.suspend:
         return Size(0, before or 0, "spec.suspend is true", limit=Reason.SUSPENDED)
     if not before:  # new, or suspended until now
@@ -73,6 +73,13 @@ def choose_size(
             wanted, before, f"spec.replicas is {wanted}", limit=Reason.SCALING_MANUAL, limit_message=_manual(pool)
         )
     return _automatic(pool, observed, before, now, slots=slots, timing=timing)
+
+
+def decided_before(pool: InferencePool, deployment: DeploymentFacts | None) -> int | None:
+    """The size decided last, by the best witness that is left; None for a new pool."""
+    if deployment is None:
+        return pool.status.desired_replicas or None
+    return deployment.num_replicas if deployment.num_desired is None else deployment.num_desired
 
 
 def _automatic(

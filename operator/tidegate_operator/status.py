@@ -36,7 +36,7 @@ def status(
     before, now = pool.status, now.replace(microsecond=0)
     replicas = Replicas.of(observed, plan)
     findings = find_all(pool, plan, refusals, replicas)
-    size = plan.size
+    num_desired = plan.size.num_desired if plan.size else before.desired_replicas if plan.blocked else 0
     return InferencePoolStatus(
         observed_generation=pool.metadata.generation,
         conditions=tuple(_condition(pool, finding, now) for finding in findings),
@@ -45,8 +45,8 @@ def status(
         replicas=replicas.num_live,
         ready_replicas=replicas.num_ready,
         updated_replicas=replicas.num_updated,
-        desired_replicas=size.num_desired if size else 0,
-        ready=f"{replicas.num_ready}/{size.num_desired if size else 0}",
+        desired_replicas=num_desired,
+        ready=f"{replicas.num_ready}/{num_desired}",
         phase=_phase(findings),
         selector=text_selector(pool.metadata.name),
         scaling_history=_history(before, plan, now),
@@ -87,7 +87,7 @@ def _phase(findings: tuple[Finding, ...]) -> str:
 def _model(before: InferencePoolStatus, plan: Plan) -> ModelStatus | None:
     if plan.model and plan.model.shape and plan.fit and plan.fit.fit:
         return model_status(plan.model.shape, plan.fit.fit)
-    return before.model if plan.revisions.current else None
+    return before.model if plan.revisions.current or plan.blocked else None
 
 
 def _sizing(before: InferencePoolStatus, observed: Observed, plan: Plan) -> SizingStatus | None:

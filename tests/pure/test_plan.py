@@ -226,6 +226,33 @@ def test_manual_mode_does_what_spec_replicas_says() -> None:
     assert deployment["spec"]["replicas"] == 4
 
 
+@pytest.mark.parametrize(
+    ("annotations", "replicas", "expected"),
+    [({"tidegate.dev/desired-replicas": "2"}, 1, 2), ({}, 3, 3), ({"tidegate.dev/desired-replicas": "x"}, 3, 3)],
+    ids=["the decision stands", "without it the size stands", "nonsense is no decision"],
+)
+def test_the_size_survives_whatever_is_done_to_the_deployment(
+    annotations: dict[str, str], replicas: int, expected: int
+) -> None:
+    found = live(settled(), "Deployment")
+    meddled = {
+        **found,
+        "metadata": {**found["metadata"], "annotations": annotations},
+        "spec": {**found["spec"], "replicas": replicas},
+    }
+    (deployment,) = step(with_child(settled(), meddled), maxReplicas=4).apply
+    assert deployment["spec"]["replicas"] == expected
+    assert deployment["metadata"]["annotations"]["tidegate.dev/desired-replicas"] == str(expected)
+
+
+def test_a_deployment_that_was_deleted_comes_back_with_its_size() -> None:
+    subject = pool(maxReplicas=5)
+    grown = subject.model_copy(update={"status": subject.status.model_copy(update={"desired_replicas": 3})})
+    gone = replace(settled(), children=tuple(each for each in settled().children if each["kind"] != "Deployment"))
+    (deployment,) = plan(grown, gone, SETTINGS, NOW).apply
+    assert deployment["spec"]["replicas"] == 3
+
+
 def test_a_deleted_pool_of_another_uid_is_no_owner() -> None:
     (job,) = plan(stored(pool_manifest(), uid="another"), Observed(), SETTINGS, NOW).apply
     assert [owner["uid"] for owner in job["metadata"]["ownerReferences"]] == ["another"]

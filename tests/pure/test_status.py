@@ -133,6 +133,13 @@ def test_a_refused_object_is_stalled_with_the_servers_answer() -> None:
     assert "Deployment chat: spec.template: Invalid value" in new.conditions[0].message
 
 
+def test_a_blocked_pool_keeps_what_is_known_of_it() -> None:
+    before = after(with_pods(pod("a"), a=load()))
+    blocked = after(replace(with_pods(pod("a")), strangers=("Service chat",)), before)
+    assert (blocked.model, blocked.sizing) == (before.model, before.sizing)
+    assert blocked.ready == "1/1"
+
+
 def test_a_suspended_pool_is_neither_ready_nor_busy() -> None:
     found = conditions(after(with_pods(replicas=0), suspend=True))
     assert found["Ready"] == ("False", "Suspended")

@@ -1,28 +1,33 @@
-"""The project's Helm chart as manifests. Helm's Python SDK has a single maintainer, so only this file knows it."""
+"""The project's chart as manifests, by Helm's own SDK, so that neither tests nor the demo need a helm binary.
 
+The SDK has a single maintainer: nothing else imports it. Rendering knows no cluster, so `lookup` finds nothing and the
+drain token is new each time; whoever installs twice keeps the Secret of the first time.
+"""
+
+from pathlib import Path
 from typing import Any
 
 import helm_python
 import yaml
 
-from e2e.cluster.paths import REPOSITORY
-
-CHART = REPOSITORY / "charts" / "tidegate"
-Manifests = list[dict[str, Any]]  # Kubernetes objects as YAML has them
+CHART = Path(__file__).parents[2] / "charts" / "tidegate"
+Manifest = dict[str, Any]  # an object as the API server spells it
 
 
-class Refused(Exception):
-    """Helm does not take these values, or cannot render with them."""
+class ChartRefused(Exception):
+    """Helm does not take these values, or cannot render with them; the message names the value."""
 
 
-def render_chart(values: dict[str, Any] | None = None, *, release: str, namespace: str) -> Manifests:
-    """What `helm install RELEASE --namespace NAMESPACE` with these values would send. Raises Refused."""
+def render_chart(
+    values: Manifest | None = None, *, release: str = "tidegate", namespace: str = "tidegate"
+) -> list[Manifest]:
+    """What `helm install RELEASE --namespace NAMESPACE` would send. Raises ChartRefused."""
     with helm_python.Chart.load(CHART) as chart:
         try:
             chart.validate_schema(values or {})
             rendered = chart.render(values=values or {}, name=release, namespace=namespace)
         except helm_python.HelmError as error:
-            raise Refused(str(error)) from error
+            raise ChartRefused(f"chart {CHART}: {error}") from error
     texts = (text for name, text in rendered.items() if name.endswith(".yaml"))
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 

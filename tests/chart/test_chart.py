@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.chart import CHART, ChartRefused, Manifest, lint_chart, render_chart
+from e2e.installation.chart import CHART, ChartRefused, Manifest, lint_chart, render_chart
 from restricted import violations
 from tidegate_operator.api.crd import custom_resource_definition
 from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, manifest

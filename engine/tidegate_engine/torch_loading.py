@@ -87,6 +87,7 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | Non
         output_tokens=launch.output_tokens,
         max_slots=launch.slots,
     )
+    _check_pool_has_room(launch, loaded, memory_bytes)
     free_bytes = launch.kv_memory or free_after_load(loaded.shape, target, loaded.used_bytes)
     plan = plan_blocks(loaded.shape, target, demand, free_bytes)
     if plan.slots == 0:
@@ -96,6 +97,15 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | Non
             f"{format_bytes(loaded.used_bytes)}: give it more memory or a smaller --context"
         )
     return plan
+
+
+def _check_pool_has_room(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int) -> None:
+    """A pool asked for in bytes is filled at once: better refused than ended by the kernel without a word."""
+    if launch.kv_memory is not None and loaded.used_bytes + launch.kv_memory > memory_bytes:
+        raise DoesNotFit(
+            f"{launch.model}: --kv-memory {format_bytes(launch.kv_memory)} and {format_bytes(loaded.used_bytes)} of "
+            f"the loaded model exceed the {format_bytes(memory_bytes)} there are: lower it, or leave it out"
+        )
 
 
 def _kv_dtype(device: Device, shape: ModelShape, precision: Precision) -> torch.dtype:

@@ -96,6 +96,11 @@ def test_a_context_that_does_not_fit_is_refused_with_the_numbers(folder):
         load(folder, kv_memory=2**14)
 
 
+def test_kv_memory_beyond_the_machine_is_refused_before_it_is_touched(folder):
+    with pytest.raises(DoesNotFit, match=r"--kv-memory 1024 TiB .* exceed the"):
+        load(folder, kv_memory=2**50)
+
+
 def test_a_16_bit_checkpoint_takes_half_the_kv_bytes(folder, tmp_path, runner):
     save_tiny_model("llama", tmp_path, torch.bfloat16)
     assert load(tmp_path).num_blocks == 2 * runner.num_blocks

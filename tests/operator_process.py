@@ -14,17 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.access import ApiAccess
+from tidegate_operator.errors import NotFound
 from tidegate_operator.events import CONTROLLER
-from tidegate_operator.rbac import NAMESPACED_RULES, manifest
+from tidegate_operator.kube import ApiServer
+from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, Rule, manifest
+from tidegate_operator.resources import CHILDREN, EVENT, POD, POOL, Resource
 from waiting import eventually
 
 ROOT = Path(__file__).parent.parent
 CRD_FILE = ROOT / "crds" / "inferencepools.tidegate.dev.yaml"
 NAME = "tidegate-operator"
-WATCHED_KINDS = (
-    "inferencepools.tidegate.dev,deployments,services,serviceaccounts,configmaps,controllerrevisions,jobs,pods,"
-    "events.events.k8s.io"
-)
+WATCHED_KINDS = ",".join(each.plural for each in (POOL, *CHILDREN, POD, EVENT))
+_RESOURCES = {
+    spelling: each
+    for each in (POOL, *CHILDREN, POD, EVENT)
+    for spelling in (each.plural, f"{each.plural}.{each.group}", each.kind.lower())
+}
 QUIET_RECONCILES = 4  # resyncs that must write nothing
 
 
@@ -39,10 +44,12 @@ class OperatorUnderTest:
     settings: dict[str, str]
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
+    client: ApiServer = field(init=False)
     _log: Path = field(init=False)
 
     def __post_init__(self) -> None:
         self._log = self.folder / "operator.log"
+        self.client = ApiServer.connect(str(self.access.kubeconfig))  # the administrator's
 
     def start(self) -> None:
         self.port = _free_port()
@@ -91,15 +98,24 @@ class OperatorUnderTest:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2) as answer:
             return str(answer.read().decode())
 
-    def get(self, kind: str, name: str = "", **options: str) -> Any:
-        """One object, or the items of a list."""
-        extra = [f"--{key}={value}" for key, value in options.items()]
-        text = self.access.kubectl("get", kind, *([name] if name else []), "-n", self.namespace, "-o", "json", *extra)
-        found = json.loads(text)
-        return found if name else found["items"]
+    def get(self, kinds: str, name: str = "", selector: str = "") -> Any:
+        """One object, or the items of a list; kinds as kubectl spells them, several with commas."""
+        found = [self._read(_RESOURCES[kind], name, selector) for kind in kinds.split(",")]
+        return found[0] if name else [item for items in found for item in items]
 
     def exists(self, kind: str, name: str) -> bool:
-        return bool(self.access.kubectl("get", kind, name, "-n", self.namespace, "--ignore-not-found", "-o", "name"))
+        try:
+            return bool(self.get(kind, name))
+        except NotFound:
+            return False
+
+    def _read(self, resource: Resource, name: str, selector: str) -> Any:
+        """By the client in this process: polling with kubectl would keep a small machine busy with nothing else."""
+        query = {"labelSelector": selector} if selector else {}
+        path = resource.path(self.namespace, name or None)
+        answer = self.client._request("GET", path, query, None, "application/json")
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return answer if name else [{**kind, **item} for item in answer["items"]]
 
     def apply(self, manifest: dict[str, Any]) -> None:
         self.access.kubectl("apply", "--server-side", "--field-manager=user", "--force-conflicts",
@@ -139,7 +155,7 @@ class OperatorUnderTest:
 
 @contextmanager
 def operator_process(
-    access: ApiAccess, namespace: str, folder: Path, token: str, **settings: str
+    access: ApiAccess, namespace: str, folder: Path, token: str, *, is_cluster_wide: bool = False
 ) -> Iterator[OperatorUnderTest]:
     """Not started yet; ended at the end, however the test goes."""
     token_file = folder / "drain-token"
@@ -148,38 +164,48 @@ def operator_process(
         access,
         namespace,
         folder,
-        _as_operator(access, namespace),
+        _as_cluster_operator(access, namespace) if is_cluster_wide else _as_operator(access, namespace),
         {
             "TIDEGATE_ENGINE__IMAGE": "localhost/engine:test",
             "TIDEGATE_ENGINE__RUNNER": "sim",
-            "TIDEGATE_NAMESPACES": json.dumps([namespace]),
+            "TIDEGATE_NAMESPACES": json.dumps([] if is_cluster_wide else [namespace]),
             "TIDEGATE_DRAIN_TOKEN_FILE": str(token_file),
             "TIDEGATE_RECONCILE__RESYNC_SECONDS": "1",
             "TIDEGATE_SCRAPE__INTERVAL_SECONDS": "0.5",
             "TIDEGATE_SCRAPE__IDLE_INTERVAL_SECONDS": "0.5",
-            **settings,
         },
     )
     try:
         yield operator
     finally:
+        operator.client.close()
         if operator.process is not None and operator.process.poll() is None:
             operator.process.kill()
             operator.process.wait(10)
 
 
 def _as_operator(access: ApiAccess, namespace: str) -> Path:
-    """A kubeconfig with the shipped namespaced role and nothing more."""
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": {"name": NAME, "namespace": namespace},
-        "rules": manifest(NAMESPACED_RULES),
-    }
+    """A kubeconfig with the shipped role of one namespace and nothing more."""
+    _create(access, "Role", NAME, namespace, NAMESPACED_RULES)
+    return _bind(access, namespace, "rolebinding", f"--role={NAME}", "-n", namespace)
+
+
+def _as_cluster_operator(access: ApiAccess, namespace: str) -> Path:
+    """A kubeconfig with the shipped role of a whole cluster."""
+    name = f"{NAME}-{namespace}"
+    _create(access, "ClusterRole", name, None, (*NAMESPACED_RULES, *CLUSTER_RULES))
+    return _bind(access, namespace, "clusterrolebinding", f"--clusterrole={name}", name=name)
+
+
+def _create(access: ApiAccess, kind: str, name: str, namespace: str | None, rules: tuple[Rule, ...]) -> None:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": manifest(rules)}
     access.kubectl("create", "-f", "-", input=json.dumps(role))
+
+
+def _bind(access: ApiAccess, namespace: str, kind: str, *options: str, name: str = NAME) -> Path:
     access.kubectl("create", "serviceaccount", NAME, "-n", namespace)
-    account = f"--serviceaccount={namespace}:{NAME}"
-    access.kubectl("create", "rolebinding", NAME, f"--role={NAME}", account, "-n", namespace)
+    access.kubectl("create", kind, name, f"--serviceaccount={namespace}:{NAME}", *options)
     return access.service_account_kubeconfig(NAME, namespace)
 
 

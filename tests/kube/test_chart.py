@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from e2e.installation.chart import render_chart
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.fixtures import fresh_namespace
+from e2e.installation.chart import render_chart
 from tidegate_operator.api.crd import crd_yaml
 
 

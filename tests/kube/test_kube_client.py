@@ -115,7 +115,7 @@ def test_deleting_what_was_replaced_or_is_gone_does_nothing(kube: ApiServer, nam
 def test_a_patch_meant_for_another_object_is_invalid(kube: ApiServer, namespace: str) -> None:
     run(kube.apply(config_map(namespace)))
     patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000000", "labels": {"a": "b"}}}
-    with pytest.raises(errors.Invalid, match="metadata.uid"):
+    with pytest.raises(errors.Invalid, match=r"metadata\.uid"):
         run(kube.patch(CONFIG_MAP, namespace, "x", patch))
 
 

@@ -20,6 +20,11 @@ def replicas(operator: OperatorUnderTest) -> int:
     return int(operator.get("deployment", "chat")["spec"]["replicas"])
 
 
+def last_decision(operator: OperatorUnderTest) -> dict:
+    """Written right after it was carried out."""
+    return eventually(lambda: operator.pool()["status"].get("scalingHistory"))[0]
+
+
 def live(operator: OperatorUnderTest, engines: FakeEngines) -> dict[str, FakeEngine]:
     names = {pod["metadata"]["name"] for pod in operator.get("pods", selector="tidegate.dev/role=engine")}
     return {name: engine for name, engine in engines.by_pod.items() if name in names}
@@ -37,9 +42,9 @@ def test_a_queue_adds_replicas_and_an_idle_fleet_drains_before_it_shrinks(
     become_ready(operator, "1/1")
     only(operator, engines).set_load(**BUSY)
     eventually(lambda: replicas(operator) > 1)
-    history = operator.pool()["status"]["scalingHistory"]
-    assert history[0]["from"] == 1
-    assert "predicted wait" in history[0]["reason"]
+    decision = last_decision(operator)
+    assert decision["from"] == 1
+    assert "predicted wait" in decision["reason"]
     for engine in live(operator, engines).values():
         engine.set_load(running=1, waiting=0, eta_seconds=0.0)
     eventually(lambda: any(engine.report.draining for engine in live(operator, engines).values()), timeout_seconds=120)
@@ -65,7 +70,7 @@ def test_preemptions_add_a_replica(operator: OperatorUnderTest, engines: FakeEng
     assert replicas(operator) == 1
     engine.set_load(preemptions=12, running=4)
     eventually(lambda: replicas(operator) == 2)
-    assert "preemptions" in operator.pool()["status"]["scalingHistory"][0]["reason"]
+    assert "preemptions" in last_decision(operator)["reason"]
 
 
 def test_load_that_comes_back_cancels_a_drain(operator: OperatorUnderTest, engines: FakeEngines) -> None:

@@ -74,14 +74,17 @@ def served_model(launch: EngineLaunch, context: int, vocab_size: int) -> ServedM
 
 
 def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
-    """The tokenizer is read beside the weights: one works in Rust where the other works in torch."""
+    """The tokenizer is read while torch is imported, which leaves it more of the interpreter than loading weights does.
+
+    Gemma 3 270M on two cores: 8.5 s so, 9.7 s with the tokenizer beside the weights.
+    """
     path = Path(launch.model)
     read_shape(path)  # a model that is missing or broken is told before torch is imported, which takes seconds
     share_cores(os.environ)
-    from tidegate_engine.torch_runner import TorchRunner
-
     with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
         tokenizer = beside.submit(load_tokenizer, path, template)
+        from tidegate_engine.torch_runner import TorchRunner
+
         runner = TorchRunner.load(launch, path)
         codec = tokenizer.result()
     sizing = EngineSizing(

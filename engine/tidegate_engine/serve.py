@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 # New requests are still answered for a moment after SIGTERM, while Services and gateways learn that we are not ready.
 LAME_DUCK_SECONDS = 3.0
 LAME_DUCK_SHARE = 0.1  # of the grace, where that is short
-WATCH_SECONDS = 0.1
+IDLE_CHECK_SECONDS = 0.1
+ALIVE_CHECK_SECONDS = 1.0
 TOKENIZER_THREADS = 2
 
 
@@ -106,20 +107,11 @@ class EngineProcess:
             await api.start()
             self.state.phase = Phase.SERVING
             log_event("ready", seconds=self._age(), models=parts.model.names, **parts.sizing.model_dump(by_alias=True))
-            await self._until_stop(engine)
+            await until_stop(self.state, self.signals)
+            log_event("stopping", load=engine.load().model_dump(by_alias=True))
             await self._drain(engine)
             await engine.stop()
             await api.stop()
-
-    async def _until_stop(self, engine: EngineLoop) -> None:
-        """Raises EngineStuck if the loop has stopped making progress: only a new process helps."""
-        while not self.signals.requested.is_set():
-            if not self.state.is_alive():
-                raise EngineStuck(
-                    f"the engine made no step for {STUCK_AFTER_SECONDS:.0f} s or failed for good; its log says why"
-                )
-            await _wait(self.signals.requested, 1.0)
-        log_event("stopping", load=engine.load().model_dump(by_alias=True))
 
     async def _drain(self, engine: EngineLoop) -> None:
         end = time.monotonic() + self.launch.drain_seconds
@@ -128,12 +120,22 @@ class EngineProcess:
             await _wait(self.signals.insisted, min(LAME_DUCK_SECONDS, LAME_DUCK_SHARE * self.launch.drain_seconds))
             engine.drain()
         while not engine.is_idle and time.monotonic() < end and not self.signals.insisted.is_set():
-            await _wait(self.signals.insisted, WATCH_SECONDS)
+            await _wait(self.signals.insisted, IDLE_CHECK_SECONDS)
         left = engine.load()
         log_event("drained", unfinished=left.running + left.waiting, seconds=self._age())
 
     def _age(self) -> float:
         return round(time.monotonic() - self.started_seconds, 3)
+
+
+async def until_stop(state: ProcessState, signals: StopSignals) -> None:
+    """Raises EngineStuck if the loop has stopped making progress: only a new process helps."""
+    while not signals.requested.is_set():
+        if not state.is_alive():
+            raise EngineStuck(
+                f"the engine failed for good or made no step for {STUCK_AFTER_SECONDS:.0f} s; its log says more"
+            )
+        await _wait(signals.requested, ALIVE_CHECK_SECONDS)
 
 
 def loop_settings(launch: EngineLaunch) -> LoopSettings:

@@ -1,5 +1,6 @@
 """How an engine process starts, drains and ends, seen from outside."""
 
+import asyncio
 import hashlib
 import json
 import signal
@@ -12,7 +13,10 @@ import pytest
 
 from serving import EngineUnderTest, engine_process
 from tidegate_core.launch import EngineLaunch, ExitCode
-from tidegate_engine.exits import exit_of, write_termination_message
+from tidegate_engine.exits import EngineStuck
+from tidegate_engine.lifecycle import StopSignals
+from tidegate_engine.serve import until_stop
+from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState
 from waiting import eventually
 
 SIM = ("--runner", "sim", "--context", "2048", "--served-name", "rehearsal")
@@ -166,18 +170,20 @@ def test_a_port_in_use_is_a_bad_argument():
             assert port in engine.event("failed")["message"]
 
 
-def test_the_termination_message_is_written_only_into_a_file_that_is_there(tmp_path):
-    message = exit_of(MemoryError("no room")).message
-    write_termination_message(message, tmp_path / "absent")
-    (tmp_path / "log").touch()
-    write_termination_message(message, tmp_path / "log")
-    assert not (tmp_path / "absent").exists()
-    assert json.loads((tmp_path / "log").read_text()) == {"reason": "DoesNotFit", "message": "no room"}
-
-
 def test_arguments_that_make_no_contract_are_a_bad_argument(capfd):
     from tidegate_engine.__main__ import main
 
     assert main(["model", "--port", "many"]) == ExitCode.BAD_ARGUMENTS
     assert "--port" in capfd.readouterr().err
     assert EngineLaunch.from_args(["model"]).port == 8000
+
+
+def test_a_process_whose_engine_makes_no_progress_ends_itself():
+    class Frozen:
+        is_draining = False
+
+        def last_step_age_seconds(self) -> float:
+            return STUCK_AFTER_SECONDS + 1
+
+    with pytest.raises(EngineStuck, match="no step"):
+        asyncio.run(until_stop(ProcessState(Phase.SERVING, Frozen()), StopSignals()))

@@ -162,7 +162,8 @@ def _needed_to_shrink(load: FleetLoad, memory: Memory, policy: Policy, before: M
     by_kv = load.num_ready * load.kv_share
     strain = _strain(memory, now)
     by_rate = load.arrivals_per_second / strain if strain else 0.0
-    return _ceil(max(by_slots, by_kv, by_rate) / SHARE_AFTER_REMOVAL)
+    by_queue = int(load.waiting) + 1  # one replica for each request of the queue would be "a queue everywhere" again
+    return max(_ceil(max(by_slots, by_kv, by_rate) / SHARE_AFTER_REMOVAL), min(by_queue, memory.desired))
 
 
 def _with_peak(

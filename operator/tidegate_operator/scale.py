@@ -8,7 +8,7 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tidegate_core.samples import History, Memory, Round, Sample
+from tidegate_core.samples import History, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode
@@ -85,7 +85,7 @@ def decided_before(pool: InferencePool, deployment: DeploymentFacts | None) -> i
 def _automatic(
     pool: InferencePool, observed: Observed, before: int, now: datetime, *, slots: int, timing: ScaleTiming
 ) -> Size:
-    history = observed.history or History(restored_memory(pool, before))
+    history = observed.history or History((pool.status.scaler or ScalerStatus()).memory(before))
     history = replace(history, memory=replace(history.memory, desired=before))
     newest = history.rounds[-1].time if history.rounds else float("-inf")
     if now.timestamp() - newest >= MIN_ROUND_SECONDS:
@@ -133,11 +133,6 @@ def load_round(observed: Observed, now: datetime) -> Round:
 
 def is_serving(pod: Pod) -> bool:
     return pod.is_ready and pod.is_serving
-
-
-def restored_memory(pool: InferencePool, num_desired: int) -> Memory:
-    """After a restart: what stands in status. The hold starts anew, so a restart never shrinks a pool."""
-    return (pool.status.scaler or ScalerStatus()).memory(num_desired)
 
 
 def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple[Reason, str]:

@@ -186,6 +186,17 @@ def test_a_replica_leaves_only_after_the_hold() -> None:
     assert decisions[changed].reason.startswith("2 -> 1: 1 would have done for 120 s: 3.0 running of 1 x 8 slots")
 
 
+def test_none_leaves_while_fewer_would_have_a_queue_everywhere() -> None:
+    """Right after a burst with a short hold: the mean of the window still has requests waiting."""
+    policy = replace(POLICY, hold_seconds=3.0)
+    queued, calm = sample(running=6, waiting=8), sample(running=1)
+    rounds = (*(scrape(queued, calm, calm, time=NOW - ago) for ago in (25, 20)),
+              *(scrape(calm, calm, calm, time=NOW - ago) for ago in (15, 10, 5, 0)))  # fmt: skip
+    past = history(*rounds, peaks=((NOW - 5, 1),))
+    decision = decide(past, policy, NOW)
+    assert decision.desired == 3, decision.reason
+
+
 def test_a_restarted_scaler_holds_first() -> None:
     start, _ = run(30, CALM, IDLE, CALM, start=History(Memory(desired=3)))
     assert start.memory.desired == 2

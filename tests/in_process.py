@@ -17,7 +17,7 @@ from tidegate_engine.counters import Counters
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.runner import StepBatch
 from tidegate_engine.server.app import create_app
-from tidegate_engine.server.front import Front, ServedModel
+from tidegate_engine.server.front import Front, ServedModel, TextCodec
 from tidegate_engine.server.metrics import RequestMetrics, build_registry
 from tidegate_engine.sim import SimRunner, SimSettings
 from tidegate_engine.step_fit import StepTime
@@ -122,6 +122,7 @@ async def running_app(
     ping_seconds: float = 15.0,
     answer_tokens: int | None = None,
     step_seconds: float = 0.0,
+    codec: TextCodec | None = None,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
     num_blocks = 8 * CONTEXT // BLOCK_SIZE
@@ -138,8 +139,7 @@ async def running_app(
     metrics = RequestMetrics(MODEL)
     model = ServedModel((MODEL, "alias/of-it"), CONTEXT, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
     with ThreadPoolExecutor(1) as executor:
-        codec = ByteCodec()
-        front = Front(engine, codec, model, metrics, executor, time.monotonic, time.time, ping_seconds)
+        front = Front(engine, codec or ByteCodec(), model, metrics, executor, time.monotonic, time.time, ping_seconds)
         app = create_app(front, build_registry(engine, metrics))
         exchanges = Exchanges(app)
         transport = httpx.ASGITransport(exchanges, raise_app_exceptions=False)

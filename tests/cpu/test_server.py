@@ -1,11 +1,13 @@
 """The OpenAI app over the real engine loop and the simulated runner, in this process and without sockets."""
 
 import json
+import threading
 
 import httpx
 import pytest
 
 from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
+from tidegate_engine.byte_codec import ByteCodec
 from tidegate_engine.request import SamplingParams
 
 pytestmark = pytest.mark.anyio
@@ -232,6 +234,38 @@ async def test_a_stream_that_waits_sends_comments_so_that_proxies_do_not_cut_it(
 def events_of_without_pings(response: httpx.Response) -> list:
     text = response.text.replace(": ping\n\n", "")
     return events_of(httpx.Response(200, text=text))
+
+
+class HeldCodec(ByteCodec):
+    """Tokenizing takes until released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_busy, self.release = threading.Event(), threading.Event()
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.is_busy.set()
+        self.release.wait()
+        return super().encode(text, add_special_tokens=add_special_tokens)
+
+
+async def test_nobody_waits_for_anothers_long_prompt_to_be_tokenized():
+    codec = HeldCodec()
+    async with running_app(codec=codec) as served:
+        held = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2})
+        await served.eventually(codec.is_busy.is_set)
+        models = await served.client.get("/v1/models")
+        other = await served.client.post("/v1/completions", json={"model": MODEL, "prompt": [1], "max_tokens": 2})
+        codec.release.set()
+        assert models.status_code == other.status_code == (await held).status_code == 200
+
+
+async def test_a_text_that_cannot_fit_is_never_tokenized():
+    codec = HeldCodec()
+    async with running_app(codec=codec) as served:
+        request = {"model": MODEL, "prompt": "x" * (CONTEXT + 1)}
+        assert (await served.client.post("/v1/completions", json=request)).status_code == 400
+    assert not codec.is_busy.is_set()
 
 
 async def test_a_failed_step_ends_the_stream_with_an_error_event_and_done():

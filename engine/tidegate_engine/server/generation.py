@@ -5,7 +5,6 @@ that a client that leaves frees its KV.
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,8 +16,6 @@ from tidegate_engine.server.errors import ApiError, internal_error, unavailable
 from tidegate_engine.server.front import Front, TokenStream
 from tidegate_engine.server.rendering import WholeText
 from tidegate_engine.server.stream import ChoiceText, Delta
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from tidegate_engine.server.schemas import StreamOptions
 from tidegate_engine.server.stream import Delta
 
 DONE_EVENT = b"data: [DONE]\n\n"
-Chunk = TypeVar("Chunk", ChatChunk, TextAnswer)
-
 PING_EVENT = b": ping\n\n"  # a comment: keeps proxies from cutting a stream that waits for its first token
+Chunk = TypeVar("Chunk", ChatChunk, TextAnswer)
 
 
 def event(document: bytes) -> bytes:

@@ -17,6 +17,7 @@ from e2e.cluster.access import ApiAccess
 from e2e.cluster.binary import kube_binary
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.components import tail
+from e2e.cluster.diagnostics import component_logs
 from e2e.cluster.environment import clean_environment
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import ImageBuilder
@@ -65,9 +66,8 @@ def kubectl(options: argparse.Namespace) -> None:
 
 def logs(options: argparse.Namespace) -> None:
     spec = _chosen(options)
-    for log in sorted(spec.logs.rglob(f"{options.component or '*'}.log")):
-        if "pods" not in log.relative_to(spec.logs).parts:
-            print(f"--- {log}{tail(log)}")
+    for log in component_logs(spec, options.component):
+        print(f"--- {log}{tail(log)}")
 
 
 def down(options: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     ask.add_argument("arguments", nargs=argparse.REMAINDER)
     ask.set_defaults(run=kubectl)
     show = commands.add_parser("logs")
-    show.add_argument("component", nargs="?")
+    show.add_argument("component", nargs="?", default="*")
     show.set_defaults(run=logs)
     commands.add_parser("down").set_defaults(run=down)
     return parser

@@ -1,8 +1,11 @@
 """What a person wants to see of a cluster when a test has failed: one text."""
 
+from pathlib import Path
+
 from e2e.cluster.access import ApiAccess
 from e2e.cluster.components import tail
 from e2e.cluster.errors import KubectlFailed
+from e2e.cluster.spec import ClusterSpec
 
 LOG_LINES = 80
 OVERVIEW = (
@@ -17,8 +20,14 @@ def describe(access: ApiAccess) -> str:
     """Nodes, pods, pools, events, each pod's logs and the end of the cluster's own. Never raises for a sick cluster."""
     parts = [_ask(access, *arguments) for arguments in OVERVIEW]
     parts += [_pod_logs(access, *line.split()) for line in _pods(access)]
-    parts += [f"--- {log.name}{tail(log)}" for log in sorted(access.spec.logs.glob("*.log")) if log.stat().st_size]
+    parts += [f"--- {log}{tail(log)}" for log in component_logs(access.spec)]
     return "\n".join(parts)
+
+
+def component_logs(spec: ClusterSpec, component: str = "*") -> list[Path]:
+    """Of the control plane and of each node; those of pods are kubectl's business."""
+    logs = [*spec.logs.glob(f"{component}.log"), *spec.logs.glob(f"node[0-9]/{component}.log")]
+    return sorted(log for log in logs if log.stat().st_size)
 
 
 def _pods(access: ApiAccess) -> list[str]:

@@ -166,6 +166,8 @@ def kubelet_configuration(spec: ClusterSpec, files: NodeFiles) -> str:
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(spec.pki / f"{files.name}.crt"),
             "tlsPrivateKeyFile": str(spec.pki / f"{files.name}.key"),
+            "nodeStatusUpdateFrequency": "1s",  # so that a device plugin's GPUs are seen at once, not after 10 s
+            "nodeStatusReportFrequency": "5m",  # unchanged status is still written as rarely as usual
             "evictionHard": {
                 "memory.available": "100Mi"
             },  # explicit: the defaults also look at a disk that is not ours

@@ -43,12 +43,12 @@ def main(folder: Path, index: int, node: NodeSpec) -> None:
     components = Components(spec.folder, files.logs)
     _start_containerd(files)
     components.start(_kubelet(spec, files, node), outlive_parent=True)
-    for archive in sorted(spec.images.iterdir()):  # while the kubelet starts
-        load_images(files, archive)
     if node.num_gpus:
-        _wait_for(files.kubelet_root / "device-plugins" / "kubelet.sock", files.logs / "kubelet.log")
         plugin = Command("fake-gpu", (str(files.kubelet_root), str(node.num_gpus)))
+        _wait_for(files.kubelet_root / "device-plugins" / "kubelet.sock", files.logs / "kubelet.log")
         components.start(plugin, outlive_parent=True)
+    for archive in sorted(spec.images.iterdir()):  # while the kubelet registers
+        load_images(files, archive)
     components.check()
 
 

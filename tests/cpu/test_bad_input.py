@@ -1,5 +1,6 @@
 """Whatever a client sends wrong gets an OpenAI-shaped answer that names the fault, and the engine never hears of it."""
 
+import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
@@ -163,6 +164,31 @@ async def test_a_body_that_declares_no_length_is_cut_off_at_the_limit():
     assert_openai_error(response, 413)
 
 
+COUNTLESS = {
+    "messages": (CHAT, '{"model": "tide", "messages": [' + "1," * 500_000 + "1]}", "messages[0]"),
+    "content parts": (
+        CHAT,
+        '{"model": "tide", "messages": [{"role": "user", "content": [' + "1," * 500_000 + "1]}]}",
+        "messages[0].content[0]",
+    ),
+    "token ids": (COMPLETIONS, '{"model": "tide", "prompt": [' + "0.5," * 250_000 + "1]}", "prompt[0]"),
+    "tokens": ("/detokenize", '{"tokens": [' + "0.5," * 250_000 + "1]}", "tokens[0]"),
+    "fields": (CHAT, chat(**{f"x{number}": 1 for number in range(60_000)}), "60000 faults"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTLESS)
+async def test_a_body_of_countless_faults_takes_no_longer_than_reading_it(name):
+    path, body, words = COUNTLESS[name]
+    async with running_app() as served:
+        started = time.process_time()
+        response = await served.client.post(path, content=body)
+        seconds = time.process_time() - started
+    assert_openai_error(response, 400)
+    assert words in response.json()["error"]["message"]
+    assert seconds < 1, "of a megabyte; spelling out every fault takes several"
+
+
 async def test_a_full_queue_answers_503_with_retry_after():
     async with running_app(slots=1, max_queue=1) as served, saturated(served):
         response = await served.client.post(COMPLETIONS, content=completion(max_tokens=2))
@@ -174,6 +200,15 @@ async def test_a_full_queue_answers_503_with_retry_after():
         assert int(refused.headers["retry-after"]) >= 1
         assert refused.headers["connection"] == "close"
     assert (report.arrivals, report.rejects, report.running, report.waiting) == (4, 2, 1, 1)
+
+
+async def test_every_client_that_a_full_queue_refuses_gets_its_own_answer():
+    async with running_app(slots=1, max_queue=1) as served, saturated(served):
+        bodies = [json.loads(completion(max_tokens=2, stream=number % 2 == 0)) for number in range(30)]
+        refused = await asyncio.gather(*(served.background(COMPLETIONS, body) for body in bodies))
+        report = served.load()
+    assert {response.json()["error"]["code"] for response in refused} == {"queue_full"}
+    assert (report.arrivals, report.rejects) == (32, 30)
 
 
 async def test_when_one_of_several_prompts_is_refused_none_of_them_runs():

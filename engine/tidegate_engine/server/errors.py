@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
+MAX_FAULTS = 1000  # more are not spelled out one by one: that takes far longer than finding them
 
 
 @dataclass
@@ -81,7 +82,9 @@ def from_engine(error: EngineError) -> ApiError:
 
 def from_validation(error: ValidationError) -> ApiError:
     """The fault of a body that lies deepest (of a union, the branch that came closest), by the client's field path."""
-    fault = max(error.errors(include_url=False), key=lambda fault: len(fault["loc"]))
+    if error.error_count() > MAX_FAULTS:
+        return bad_request(f"the request body has {error.error_count()} faults", code="invalid_value")
+    fault = max(error.errors(include_url=False, include_input=False), key=lambda fault: len(fault["loc"]))
     if fault["type"] == "json_invalid":
         return bad_request(f"the request body is not valid JSON: {fault['ctx']['error']}", code="invalid_json")
     return bad_request(_sentence(fault), param=_path(fault), code=_CODES.get(fault["type"], "invalid_value"))

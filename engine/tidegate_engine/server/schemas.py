@@ -34,6 +34,8 @@ def _off(*neutral: object) -> AfterValidator:
 
 
 class _Body(BaseModel):
+    """Lists that may be as long as a body fail fast: spelling out millions of faults takes seconds and gigabytes."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
@@ -112,7 +114,7 @@ class ChatMessage(_Body):
     """One turn. Clients send whole answers back, so an assistant's empty fields and reasoning are accepted."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
     name: str | None = None
     refusal: str | None = None
     annotations: list[Any] | None = None
@@ -132,7 +134,7 @@ class ChatMessage(_Body):
 class ChatRequest(GenerationRequest):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     top_logprobs: Annotated[Any, _off(0)] = None
     tools: Annotated[Any, _off([])] = None
@@ -157,7 +159,7 @@ class ChatRequest(GenerationRequest):
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
 
-TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
+TokenIds = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Prompt = str | TokenIds
 
 
@@ -190,7 +192,7 @@ class TokenizeRequest(_Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[ChatMessage], Field(min_length=1)] | None = None
+    messages: Annotated[list[ChatMessage], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: StrictBool | None = None
 
     @model_validator(mode="after")
@@ -204,4 +206,4 @@ class DetokenizeRequest(_Body):
     """Body of POST /detokenize."""
 
     model: str | None = None
-    tokens: list[StrictInt]
+    tokens: Annotated[list[StrictInt], Field(fail_fast=True)]

@@ -37,6 +37,7 @@ class Gate:
         self.eos_token_ids, self.vocab_size = runner.eos_token_ids, runner.vocab_size
         self._runner = runner
         self._steps_left = -1
+        self.is_broken = False
         self.num_held = 0
         self._open = threading.Event()
         self._open.set()
@@ -47,6 +48,8 @@ class Gate:
         self._steps_left -= 1
         self.num_held = 0 if self._open.is_set() else 1
         self._open.wait()
+        if self.is_broken:
+            raise RuntimeError("injected: the device is lost")
         if any(row.start == 0 and row.token_ids[0] == POISON for row in batch.rows):
             raise RuntimeError("injected: this prompt makes the runner raise")
         return self._runner.run(batch)

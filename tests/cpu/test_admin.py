@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from in_process import running_app
+from in_process import MODEL, running_app
 from tidegate_core.telemetry import LoadReport
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
 
@@ -88,6 +88,18 @@ async def test_an_engine_without_progress_is_not_alive(age_seconds, is_alive):
     async with admin(ProcessState(Phase.SERVING, StuckEngine(age_seconds))) as client:
         response = await client.get("/livez")
     assert response.status_code == (200 if is_alive else 503)
+
+
+async def test_probes_are_answered_beside_a_step_that_does_not_end_and_never_become_requests():
+    async with running_app() as served, admin(ProcessState(Phase.SERVING, served.engine)) as client:
+        with served.gate.closed():
+            running = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2})
+            await served.eventually(lambda: served.load().running == 1)
+            for path in ("/livez", "/readyz") * 50:
+                assert (await client.get(path)).status_code == 200
+            report = served.load()
+        assert (await running).status_code == 200
+    assert (report.arrivals, report.running, report.waiting) == (1, 1, 0)
 
 
 async def test_a_stopping_process_is_alive_and_not_ready():

@@ -110,6 +110,22 @@ async def test_every_form_of_prompt_is_completed_in_order(prompt, num_prompt_tok
     assert usage["completion_tokens"] == 3 * num_choices
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_more_prompts_in_one_request_than_there_are_slots_are_all_answered_each_with_its_own_text(stream):
+    prompts = [[number] for number in range(1, 9)]
+    request = {"model": MODEL, "prompt": prompts, "max_tokens": 3, "stream": stream}
+    async with running_app(slots=2) as served:
+        response = await served.client.post("/v1/completions", json=request)
+        alone = [await served.client.post("/v1/completions", json={**request, "prompt": [each], "stream": False})
+                 for each in prompts]  # fmt: skip
+    documents = events_of(response) if stream else [response.json()]
+    texts = dict.fromkeys(range(8), "")
+    for choice in (choice for document in documents for choice in document["choices"]):
+        texts[choice["index"]] += choice["text"]
+    assert list(texts.values()) == [answer.json()["choices"][0]["text"] for answer in alone]
+    assert len(set(texts.values())) == 8
+
+
 async def test_a_stop_string_ends_the_text_before_it_and_frees_the_rest():
     request = {"model": MODEL, "prompt": "x", "max_tokens": 100, "ignore_eos": True}
     async with running_app() as served:
@@ -279,6 +295,19 @@ async def test_a_failed_step_ends_the_stream_with_an_error_event_and_done():
     assert whole.status_code == 500
     assert whole.json()["error"]["code"] == "internal_error"
     assert after.status_code == 200
+
+
+async def test_after_the_engine_has_failed_for_good_every_request_is_refused_at_once():
+    request = {"model": MODEL, "prompt": "x", "max_tokens": 5}
+    async with running_app() as served:
+        served.gate.is_broken = True
+        first = await served.client.post("/v1/completions", json=request)
+        later = [await served.client.post("/v1/completions", json=request) for _ in range(3)]
+        assert served.engine.is_idle, "nothing piles up"
+    assert first.status_code == 500
+    assert [response.status_code for response in later] == [503] * 3
+    assert {response.json()["error"]["code"] for response in later} == {"engine_failed"}
+    assert {response.headers["connection"] for response in later} == {"close"}
 
 
 async def test_metrics_count_under_our_names_and_vllms():

@@ -166,3 +166,16 @@ def test_long_prompts_do_not_push_the_time_between_tokens_past_the_objective():
     assert len(gaps) == 199
     assert max(gaps) <= 0.11
     assert max(gaps) > 0.09, "and prompts get what the objective leaves"
+
+
+def test_no_step_of_a_huge_prompt_is_so_long_that_the_engine_looks_stuck():
+    runner = ScriptedRunner(10_000, eos_token_ids=frozenset(), step_time=StepTime(0.03, 2e-3, 1e-7))
+    engine = engine_of(runner)
+    engine.queue.add(request_of("huge", 100_000, 2))
+    lengths = []
+    while engine.has_work:
+        started = runner.clock()
+        engine.step()
+        lengths.append(runner.clock() - started)
+    assert max(lengths) < 1, "a livez that follows steps stays young"
+    assert sum(lengths) > 180, "although the prompt takes minutes"

@@ -1,8 +1,10 @@
 """The engine on its thread, seen from an event loop: streams, cancels, drain, stop and failure."""
 
 import asyncio
+import gc
 import math
 import threading
+import weakref
 from collections import Counter
 
 import pytest
@@ -11,7 +13,7 @@ from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import BadRequest, Draining, EngineFailed, NeverFits, QueueFull
 from tidegate_engine.loop import EngineLoop, LoopSettings
-from tidegate_engine.request import FinishReason, SamplingParams
+from tidegate_engine.request import FinishReason, Request, SamplingParams
 from tidegate_engine.runner import Runner, StepBatch
 from tidegate_engine.sim import SimRunner, SimSettings
 from tidegate_engine.step_fit import StepTime
@@ -216,6 +218,27 @@ def test_an_engine_that_fails_tells_its_streams_and_is_not_alive():
         assert loop.last_step_age_seconds() == math.inf
         with pytest.raises(EngineFailed, match="must be restarted"):
             submit(loop, "late")
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_is_kept_of_requests_that_have_ended():
+    def living() -> int:
+        gc.collect()
+        return sum(isinstance(each, Request) for each in gc.get_objects())
+
+    async def scenario():
+        loop = loop_of()
+        loop.start()
+        before = living()
+        streams = [submit(loop, f"r{i}", 40 + i, 5) for i in range(50)]
+        streams[7].cancel()
+        await asyncio.gather(*map(read, streams))
+        ended = [weakref.ref(stream) for stream in streams]
+        del streams
+        await eventually_async(lambda: living() <= before, what="requests are forgotten")
+        assert [stream() for stream in ended] == [None] * 50
         await loop.stop()
 
     asyncio.run(scenario())

@@ -66,6 +66,13 @@ def test_a_queue_everywhere_orders_more_although_slots_are_free() -> None:
     assert decided(*steady(starved, starved)).desired == 3
 
 
+def test_replicas_that_prompts_keep_busy_order_more_although_their_kv_is_nearly_empty() -> None:
+    prefilling = sample(running=2, waiting=1, kv_blocks_used=5, eta_seconds=3.0)
+    decision = decided(*steady(prefilling))
+    assert decision.desired == 2
+    assert decision.inputs["kvShare"] == "0.05"
+
+
 def test_nearly_full_slots_order_more_before_anything_waits() -> None:
     assert decided(*steady(sample(running=8), sample(running=8))).desired == 3
 
@@ -242,6 +249,22 @@ def test_none_leaves_while_anything_is_unclear(trouble: dict[str, Any]) -> None:
     memory = replace(start.memory, peaks=tuple((time - 300, n) for time, n in start.memory.peaks), decided_at=NOW)
     _, after = run(10, *[IDLE] * 4, start=replace(shifted, memory=memory))
     assert {each.desired for each in after} == {4}, "the hold starts over afterwards"
+
+
+def test_a_replica_that_finds_no_node_does_not_keep_the_others_from_leaving() -> None:
+    _, decisions = run(80, *[IDLE] * 3, num_unschedulable=1, start=History(Memory(desired=4)))
+    assert decisions[-1].desired == 1
+
+
+def test_a_burst_between_calm_rounds_keeps_the_size_for_the_hold_although_the_mean_is_low() -> None:
+    past = History(Memory(desired=3))
+    left = 0.0
+    while past.memory.desired == 3:
+        left += SCRAPE_SECONDS
+        is_burst = 90 < left <= 110
+        past = past.add(scrape(*[sample(running=6 if is_burst else 1)] * 3, time=NOW + left))
+        past = past.remember(decide(past, POLICY, NOW + left).memory)
+    assert left >= 110 + POLICY.hold_seconds
 
 
 def test_a_single_missed_scrape_among_many_is_borne() -> None:

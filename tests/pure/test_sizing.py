@@ -290,6 +290,15 @@ def test_what_was_measured_above_the_estimate_is_taken_from_the_pool_and_never_b
     assert free_after_load(shape, target, 3 * GIB) == 0
 
 
+def test_an_engine_that_finds_less_memory_than_planned_shrinks_its_context_and_serves() -> None:
+    target, demand = on_gpu("L4"), Demand(context_max=16_384, context_min=2048)
+    fit = plan_fit(shape_of(), target, demand)
+    plan = plan_blocks(shape_of(), target, demand, fit.kv_pool_bytes // 4)
+    assert fit.context == 16_384
+    assert 2048 <= plan.context == plan.num_blocks * BLOCK_SIZE < 16_384
+    assert plan.slots >= 1
+
+
 # the load
 
 

@@ -99,6 +99,11 @@ def test_probes_ask_the_port_that_the_operator_listens_on() -> None:
     }
 
 
+def test_an_upgrade_ends_the_old_operator_before_the_new_one_starts() -> None:
+    deployment = one(render_chart(EVERYTHING), "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+
+
 def test_the_drain_token_is_random_and_mounted_where_the_operator_looks() -> None:
     tokens = {base64.b64decode(one(render_chart(), "Secret")["data"]["token"]) for _ in range(3)}
     assert len(tokens) == 3

@@ -116,6 +116,29 @@ def test_what_the_user_says_about_pods_arrives() -> None:
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
 
 
+def test_an_inspection_is_placed_as_the_engines_are() -> None:
+    (job,) = plan(pool(**FULL), Observed(), SETTINGS, NOW).apply
+    inspection, engine = job["spec"]["template"]["spec"], engine_of(pool(**FULL))["spec"]
+    for field in ("nodeSelector", "tolerations", "priorityClassName"):
+        assert inspection[field] == engine[field]
+    assert {"key": "nvidia.com/gpu", "operator": "Exists"} in inspection["tolerations"]
+
+
+def test_pods_read_the_model_from_their_volume_and_never_ask_a_hub() -> None:
+    (job,) = plan(pool(), Observed(), SETTINGS, NOW).apply
+    for spec in (engine_of(pool())["spec"], job["spec"]["template"]["spec"]):
+        assert {"name": "HF_HUB_OFFLINE", "value": "1"} in spec["containers"][0]["env"]
+
+
+def test_what_pods_write_is_bounded_so_that_no_node_runs_out_of_disk() -> None:
+    (job,) = plan(pool(), Observed(), SETTINGS, NOW).apply
+    for spec in (engine_of(pool())["spec"], job["spec"]["template"]["spec"]):
+        resources = spec["containers"][0]["resources"]
+        assert "ephemeral-storage" in resources["requests"]
+        assert "ephemeral-storage" in resources["limits"]
+        assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume)
+
+
 def test_quantities_are_spelled_as_the_api_server_spells_them() -> None:
     resources = engine_of(pool(**FULL))["spec"]["containers"][0]["resources"]
     assert resources["limits"]["memory"] == "24Gi"
@@ -147,8 +170,9 @@ def test_the_service_leaves_draining_pods_out_and_the_deployment_keeps_them() ->
     assert found["Service"]["spec"]["selector"].items() <= labels.items()
 
 
-def test_every_child_is_owned_and_labelled() -> None:
+def test_every_child_is_in_the_pools_namespace_owned_and_labelled() -> None:
     for child in children(pool()).values():
+        assert child["metadata"]["namespace"] == "team"
         (owner,) = child["metadata"]["ownerReferences"]
         assert owner["controller"] is True
         assert owner["blockOwnerDeletion"] is True

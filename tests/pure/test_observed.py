@@ -1,0 +1,66 @@
+"""What a pod's status says about why it does not come up: in the words of whoever knows."""
+
+from typing import Any
+
+import pytest
+
+from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.observed import Trouble, read_pod
+
+WORDS = TerminationMessage(reason="DoesNotFit", message="the KV cache needs 9 GiB").encode()
+
+
+def trouble(container: dict[str, Any] | None = None, *conditions: dict[str, Any]) -> Trouble | None:
+    metadata = {"name": "chat-a", "uid": "u", "creationTimestamp": "2026-11-29T12:00:00Z"}
+    containers = [{"name": "engine", **container}] if container else []
+    return read_pod(
+        {"metadata": metadata, "status": {"conditions": list(conditions), "containerStatuses": containers}}
+    ).trouble
+
+
+def ended(exit_code: int, reason: str = "Error", message: str = "") -> dict[str, Any]:
+    return {"terminated": {"exitCode": exit_code, "reason": reason, "message": message}}
+
+
+def crash_loop(last: dict[str, Any]) -> dict[str, Any]:
+    return {"ready": False, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": last}
+
+
+@pytest.mark.parametrize("last", [ended(137, "OOMKilled"), ended(137), ended(1, "OOMKilled")])
+def test_an_engine_that_the_kernel_killed_is_out_of_memory_also_between_its_restarts(last: dict[str, Any]) -> None:
+    for found in (trouble({"state": last}), trouble(crash_loop(last))):
+        assert found is not None
+        assert found.reason is Reason.OUT_OF_MEMORY
+        assert "memory limit" in found.message
+
+
+def test_an_engine_that_ended_by_itself_is_quoted() -> None:
+    found = trouble(crash_loop(ended(ExitCode.DOES_NOT_FIT, message=WORDS)))
+    assert found is not None
+    assert found.reason is Reason.ENGINE_FAILING
+    assert "DoesNotFit: the KV cache needs 9 GiB" in found.message
+
+
+def test_without_last_words_the_end_of_the_log_is_shown() -> None:
+    found = trouble({"state": ended(1, message="x" * 5000 + "ImportError: no module named torch")})
+    assert found is not None
+    assert found.message.endswith("ImportError: no module named torch")
+    assert len(found.message) < 600
+
+
+def test_a_pod_that_finds_no_node_has_the_schedulers_words() -> None:
+    words = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words}
+    assert trouble(None, condition) == Trouble(Reason.UNSCHEDULABLE, words)
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff", "InvalidImageName"])
+def test_an_image_that_does_not_come_is_named(reason: str) -> None:
+    found = trouble({"state": {"waiting": {"reason": reason, "message": "engine:2 not found"}}})
+    assert found == Trouble(Reason.IMAGE_UNAVAILABLE, f"{reason}: engine:2 not found")
+
+
+def test_an_engine_that_serves_again_is_in_no_trouble() -> None:
+    assert trouble({"ready": True, "state": {"running": {}}, "lastState": ended(137, "OOMKilled")}) is None
+    assert trouble({"ready": False, "state": {"running": {}}, "lastState": {}}) is None

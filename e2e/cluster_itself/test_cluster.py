@@ -170,8 +170,9 @@ def folder_of(owner: subprocess.Popen[str]) -> Path:
 def traces(spec: ClusterSpec) -> list[str]:
     """What the machine still has of a cluster."""
     assert spec.network is not None
-    groups = list(Path("/sys/fs/cgroup").glob(f"**/{spec.network.label}"))
-    links = [link for link in Path("/sys/class/net").iterdir() if link.name == spec.network.label]
+    mount, label = Path("/sys/fs/cgroup"), spec.network.label
+    groups = [*mount.glob(label), *mount.glob(f"*/{label}")]  # not `**`, which trips over groups that vanish meanwhile
+    links = [link for link in Path("/sys/class/net").iterdir() if link.name == label]
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if f"{spec.folder}/" in line]
     processes = [path for path in Path("/proc").glob("[0-9]*/cmdline") if f"{spec.folder}/" in _read(path)]
     folder = [spec.folder] if spec.folder.exists() else []

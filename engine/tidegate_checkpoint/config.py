@@ -78,14 +78,20 @@ def parse_config(config: Json, source: str) -> ModelConfig:
     fields = _Fields(config, source)
     architecture = str(config["model_type"])
     has_bias = bool(config["attention_bias"])
+    num_heads, num_kv_heads = fields.integer("num_attention_heads"), fields.integer("num_key_value_heads")
+    if num_heads % num_kv_heads:
+        raise CorruptCheckpoint(
+            f"{source}: {num_heads} attention heads cannot share {num_kv_heads} key-value heads evenly; "
+            "fetch the config again"
+        )
     return ModelConfig(
         architecture=architecture,
         dtype=_dtype(config["dtype"], source),
         hidden_size=fields.integer("hidden_size"),
         intermediate_size=fields.integer("intermediate_size"),
         vocab_size=fields.integer("vocab_size"),
-        num_attention_heads=fields.integer("num_attention_heads"),
-        num_kv_heads=fields.integer("num_key_value_heads"),
+        num_attention_heads=num_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=fields.integer("head_dim"),
         max_context=fields.integer("max_position_embeddings"),
         has_tied_embeddings=bool(config["tie_word_embeddings"]),

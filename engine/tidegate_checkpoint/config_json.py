@@ -63,6 +63,7 @@ _COMMON_DEFAULTS: Mapping[str, object] = {
     "mlp_bias": False,
 }
 SUPPORTED = tuple(_DEFAULTS)
+MAX_LAYERS = 10_000  # far beyond any model: a broken number must not fill the memory with layers
 _MEANINGFUL_NULLS = ("sliding_window", "q_lora_rank", "n_routed_experts")  # null says "none", not "as usual"
 _TEXT_MODEL_OF = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}  # where text_config is silent
 _SHARED_WITH_TEXT = ("tie_word_embeddings", "dtype", "torch_dtype", "eos_token_id", "bos_token_id", "pad_token_id")
@@ -75,7 +76,7 @@ def read_config(directory: Path) -> Json:
         raw = json.loads(file.read_bytes())
     except FileNotFoundError as error:
         raise MissingCheckpoint(f"{file} does not exist; copy the model's there") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"{file} is not valid JSON ({error}); fetch it again") from error
     if not isinstance(raw, dict):
         raise CorruptCheckpoint(f"{file} holds a JSON {type(raw).__name__}, not an object; fetch it again")
@@ -147,20 +148,28 @@ def _head_dim(config: Json) -> int | None:
 
 def _layer_types(config: Json, source: str) -> list[str]:
     num_layers = config.get("num_hidden_layers")
-    if not isinstance(num_layers, int) or num_layers < 1:
+    if not isinstance(num_layers, int) or not 1 <= num_layers <= MAX_LAYERS:
         raise CorruptCheckpoint(f"{source}: num_hidden_layers is {num_layers!r}; fetch the config again")
     given = config.get("layer_types")
     if isinstance(given, list) and len(given) == num_layers:
         return [str(kind) for kind in given]
+    pattern = _sliding_window_pattern(config)
+    if isinstance(pattern, int) and pattern < 1:
+        raise CorruptCheckpoint(f"{source}: sliding_window_pattern is {pattern}; fetch the config again")
     is_sliding = [_is_sliding(config, layer) for layer in range(num_layers)]
     return [SLIDING_ATTENTION if sliding else FULL_ATTENTION for sliding in is_sliding]
+
+
+def _sliding_window_pattern(config: Json) -> object:
+    """One layer in so many sees everything; newer configs keep the key as a private one."""
+    return config.get("_sliding_window_pattern", config.get("sliding_window_pattern"))
 
 
 def _is_sliding(config: Json, layer: int) -> bool:
     """Which layers a config without layer_types means; each family has its own rule."""
     match config["model_type"]:
         case "gemma3_text":
-            pattern = config.get("_sliding_window_pattern", config["sliding_window_pattern"])
+            pattern = _sliding_window_pattern(config)
             return isinstance(pattern, int) and (layer + 1) % pattern != 0
         case "qwen2" | "qwen3":
             first = config["max_window_layers"]

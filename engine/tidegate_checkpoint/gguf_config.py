@@ -8,7 +8,7 @@ Source: llama.cpp's convert_hf_to_gguf.py and src/llama-model.cpp.
 from struct import unpack
 
 from tidegate_checkpoint.config_json import Json, complete
-from tidegate_checkpoint.errors import UnsupportedCheckpoint
+from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf import GgufFile
 
 _MODEL_TYPES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
@@ -28,6 +28,8 @@ def gguf_config(file: GgufFile) -> Json:
     prefix = file.architecture
     hidden_size = file.integer(f"{prefix}.embedding_length")
     num_heads = file.integer(f"{prefix}.attention.head_count")
+    if num_heads < 1:
+        raise CorruptCheckpoint(f"{file.path}: '{prefix}.attention.head_count' is {num_heads}; convert the model again")
     config: Json = {
         "model_type": model_type,
         "architectures": [_CLASSES[model_type]],

@@ -3,6 +3,8 @@
 Called first by everything that opens a model: sizing, weights, tokenizer.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -49,6 +51,18 @@ def locate(path: Path) -> Location:
     if has_config:
         return Location(CheckpointKind.CONFIG, path)
     raise MissingCheckpoint(f"{path} holds no model: neither a .gguf file nor {CONFIG_FILE} (found: {_listing(path)})")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Around all reading of a model: what the file system refuses (permissions, a sick volume) names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise MissingCheckpoint(
+            f"{error.filename or path} cannot be read: {error.strerror}; "
+            "check that this user may read it and that its volume is healthy"
+        ) from error
 
 
 def _locate_file(path: Path) -> Location:

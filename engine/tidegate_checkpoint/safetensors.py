@@ -113,7 +113,7 @@ def _tensor(file: Path, name: str, entry: object) -> StoredTensor:
 def _json_object(text: bytes, file: Path) -> dict[str, object]:
     try:
         value = json.loads(text)
-    except ValueError as error:  # UnicodeDecodeError is one too
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise CorruptCheckpoint(f"{file} does not hold valid JSON where it should ({error}); fetch it again") from error
     if not isinstance(value, dict):
         raise CorruptCheckpoint(f"{file} holds a JSON {type(value).__name__} where an object should be; fetch it again")

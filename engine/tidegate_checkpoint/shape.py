@@ -17,7 +17,7 @@ from tidegate_checkpoint.errors import CorruptCheckpoint
 from tidegate_checkpoint.gguf import GgufFile, read_gguf
 from tidegate_checkpoint.gguf_config import gguf_config
 from tidegate_checkpoint.layout import model_tensors
-from tidegate_checkpoint.location import CONFIG_FILE, CheckpointKind, Location, locate
+from tidegate_checkpoint.location import CONFIG_FILE, CheckpointKind, Location, locate, reading
 from tidegate_checkpoint.safetensors import read_safetensors
 from tidegate_checkpoint.tensor_names import EMBEDDING, HEAD, name_from_gguf, text_name
 from tidegate_core.shape import ModelShape, TpRule, WeightGroup, WeightRole
@@ -44,13 +44,13 @@ class _Entry:
 
 def read_shape(path: Path) -> ModelShape:
     """Of a model directory, a directory with one GGUF file, a GGUF file, or a config.json. Raises CheckpointError."""
-    location = locate(path)
-    if location.kind is CheckpointKind.GGUF:
-        return _gguf_shape(read_gguf(location.path))
-    config_json = read_config(location.path)
-    config = parse_config(config_json, str(location.path / CONFIG_FILE))
-    entries = _entries(location, config)
-    return _shape(config_json, config, entries)
+    with reading(path):
+        location = locate(path)
+        if location.kind is CheckpointKind.GGUF:
+            return _gguf_shape(read_gguf(location.path))
+        config_json = read_config(location.path)
+        config = parse_config(config_json, str(location.path / CONFIG_FILE))
+        return _shape(config_json, config, _entries(location, config))
 
 
 def _entries(location: Location, config: ModelConfig) -> list[_Entry]:

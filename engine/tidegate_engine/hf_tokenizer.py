@@ -69,7 +69,10 @@ def _eos_ids(directory: Path, backend: Tokenizer, eos: str | None) -> frozenset[
 def _chat_template(directory: Path, inline: object) -> str | None:
     file = directory / TEMPLATE_FILE
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise CorruptCheckpoint(f"{file} is not UTF-8 text ({error}); fetch it again") from error
     if isinstance(inline, list):  # several by name; the others are for tools and retrieval
         named = {entry.get("name"): entry.get("template") for entry in inline if isinstance(entry, dict)}
         inline = named.get("default")
@@ -88,6 +91,6 @@ def _read_json(file: Path) -> dict[str, object]:
         return {}
     try:
         value = json.loads(file.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"{file} is not valid JSON ({error}); fetch it again") from error
     return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 
 from tidegate_checkpoint.gguf import read_gguf
-from tidegate_checkpoint.location import CheckpointKind, locate
+from tidegate_checkpoint.location import CheckpointKind, Location, locate, reading
 from tidegate_engine.chat_template import ChatTemplate, NoChatTemplate
 from tidegate_engine.detokenizer import Detokenizer, TokenBytes, decode
 from tidegate_engine.errors import BadRequest
@@ -25,20 +25,23 @@ def load_tokenizer(path: Path, chat_template: str | None = None) -> "Tokenizer":
 
     Raises CheckpointError, or BadLaunch for a template that is not valid.
     """
-    location = locate(path)
-    if location.kind is CheckpointKind.GGUF:
-        from tidegate_engine.gguf_tokenizer import gguf_tokenizer_parts
-
-        parts = gguf_tokenizer_parts(read_gguf(location.path))
-    else:
-        from tidegate_engine.hf_tokenizer import hf_tokenizer_parts
-
-        parts = hf_tokenizer_parts(location.path)
+    with reading(path):
+        parts = _read_parts(locate(path))
     if chat_template is not None:
         return Tokenizer(parts, ChatTemplate(chat_template, "the given chat template"))
     if parts.chat_template is not None:
         return Tokenizer(parts, ChatTemplate(parts.chat_template, f"the chat template of {parts.source}"))
     return Tokenizer(parts, None)
+
+
+def _read_parts(location: Location) -> TokenizerParts:
+    if location.kind is CheckpointKind.GGUF:
+        from tidegate_engine.gguf_tokenizer import gguf_tokenizer_parts
+
+        return gguf_tokenizer_parts(read_gguf(location.path))
+    from tidegate_engine.hf_tokenizer import hf_tokenizer_parts
+
+    return hf_tokenizer_parts(location.path)
 
 
 class Tokenizer:

@@ -244,6 +244,13 @@ def test_composing_normalizers_widen_that_bound(directory):
     assert load_tokenizer(directory).max_token_bytes == 3 * before
 
 
+def test_a_template_file_that_is_no_text_is_named(directory):
+    (directory / "chat_template.jinja").write_bytes(b"\xff\xfe")
+
+    with pytest.raises(CorruptCheckpoint, match=r"chat_template\.jinja is not UTF-8"):
+        load_tokenizer(directory)
+
+
 def test_a_missing_or_broken_tokenizer_is_named(directory):
     file = directory / "tokenizer.json"
     file.write_text('{"model": ')

@@ -109,6 +109,21 @@ def test_a_missing_or_impossible_size_is_named(key, value):
         parse_config(complete(TINY_LLAMA | {key: value}, "config.json"), "config.json")
 
 
+def test_no_number_of_layers_fills_the_memory():
+    with pytest.raises(CorruptCheckpoint, match="num_hidden_layers is 4294967295"):
+        complete(TINY_LLAMA | {"num_hidden_layers": 2**32 - 1}, "config.json")
+
+
+def test_heads_that_cannot_be_shared_are_told_before_anything_is_loaded():
+    with pytest.raises(CorruptCheckpoint, match="4 attention heads cannot share 3 key-value heads"):
+        parse_config(complete(TINY_LLAMA | {"num_key_value_heads": 3}, "config.json"), "config.json")
+
+
+def test_a_layer_pattern_of_zero_is_named():
+    with pytest.raises(CorruptCheckpoint, match="sliding_window_pattern is 0"):
+        complete(TINY_LLAMA | {"model_type": "gemma3_text", "sliding_window_pattern": 0}, "config.json")
+
+
 def test_an_unserved_dtype_is_named():
     with pytest.raises(UnsupportedCheckpoint, match="float8_e4m3fn"):
         parse_config(complete(TINY_LLAMA | {"torch_dtype": "float8_e4m3fn"}, "config.json"), "config.json")
@@ -120,6 +135,9 @@ def test_a_file_that_is_no_json_object_is_refused(tmp_path):
         read_config(tmp_path)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(CorruptCheckpoint, match="JSON list"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(CorruptCheckpoint, match="not valid JSON"):
         read_config(tmp_path)
 
 

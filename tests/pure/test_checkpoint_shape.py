@@ -220,6 +220,27 @@ def test_a_gguf_without_a_needed_key_names_it(tmp_path):
         read_shape(tmp_path)
 
 
+def test_a_gguf_without_heads_is_corrupt(tmp_path):
+    metadata = {
+        "general.architecture": "llama",
+        "llama.embedding_length": 32,
+        "llama.attention.head_count": 0,
+    }
+    (tmp_path / "model.gguf").write_bytes(gguf_bytes(metadata))
+
+    with pytest.raises(CorruptCheckpoint, match=r"head_count' is 0"):
+        read_shape(tmp_path)
+
+
+def test_what_cannot_be_read_is_missing_and_named(tiny):
+    """A directory stands for what the file system refuses: permissions bind no test that runs as root."""
+    (tiny / "model.safetensors").unlink()
+    (tiny / "model.safetensors").mkdir()
+
+    with pytest.raises(MissingCheckpoint, match=r"model\.safetensors cannot be read: Is a directory"):
+        read_shape(tiny)
+
+
 def test_paths_without_a_model_say_what_is_there(tmp_path):
     with pytest.raises(MissingCheckpoint, match="does not exist"):
         read_shape(tmp_path / "absent")

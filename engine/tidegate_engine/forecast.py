@@ -30,12 +30,15 @@ class Demand(NamedTuple):
 
 
 def demand_of(request: Request, usual_output_tokens: int) -> Demand:
-    """An answer longer than usual is expected to go on for a quarter of the usual length."""
+    """An answer longer than usual is expected to go on for a quarter of the usual length.
+
+    The engine thread may be in the middle of recording a step, so that nothing seems to be missing: a token always is.
+    """
     num_outputs = request.num_outputs
     left = request.sampling.max_tokens - num_outputs
     expected = max(usual_output_tokens - num_outputs, usual_output_tokens // 4, 1)
     return Demand(
-        num_missing_tokens=request.num_tokens - request.num_computed_tokens,
+        num_missing_tokens=max(1, request.num_tokens - request.num_computed_tokens),
         num_tokens=request.num_tokens,
         num_outputs=num_outputs,
         max_tokens=request.sampling.max_tokens,

@@ -39,7 +39,8 @@ class Scheduler:
         self._decoding: dict[str, Request] = {}
         self._prefilling: dict[str, Request] = {}
         self._blocks_at_end = 0  # what all running requests hold if each reaches its max_tokens
-        self._refused: tuple[str, bool] | None = None  # last verdict of the pool; steps alone change no peak
+        self._refused: tuple[str, bool] | None = None  # last verdict of the pool, until somebody starts or ends
+        self._steps_to_verdict = 0  # or until so many steps have passed
 
     @property
     def num_decoding(self) -> int:
@@ -47,6 +48,7 @@ class Scheduler:
 
     def schedule(self, token_budget: int) -> Step:
         """The next step; blocks for all of its tokens are allocated."""
+        self._steps_to_verdict -= 1
         chunks = self._share_prompt_budget(token_budget - len(self._decoding))
         requests = (*self._decoding.values(), *(request for request, _ in chunks))
         rows = [self._decode_row(request) for request in self._decoding.values()]
@@ -115,25 +117,38 @@ class Scheduler:
 
     def _admit(self, request: Request, *, is_partial: bool) -> bool:
         """Moves the head of the queue into the running set if slots and pool allow it now and for ever."""
-        if len(self.running) >= self.slots or self._refused == (request.request_id, is_partial):
+        if len(self.running) >= self.slots:
+            return False
+        if self._refused == (request.request_id, is_partial) and self._steps_to_verdict > 0:
             return False
         blocks_at_end = self._end_blocks(request)
-        if self._blocks_at_end + blocks_at_end > self.pool.num_blocks and not self._fits(request, is_partial):
-            self._refused = (request.request_id, is_partial)
-            return False
+        if self._blocks_at_end + blocks_at_end > self.pool.num_blocks:
+            num_lacking = self._lacking_blocks(request, is_partial)
+            if num_lacking > 0:
+                self._refused = (request.request_id, is_partial)
+                self._steps_to_verdict = self._steps_until_fewer(num_lacking)
+                return False
         self.queue.remove(request.request_id)
         self._prefilling[request.request_id] = request
         self._blocks_at_end += blocks_at_end
         self._publish()
         return True
 
-    def _fits(self, candidate: Request, is_partial: bool) -> bool:
-        """The peak formula. A candidate whose whole prompt is in this step is in lockstep from now on."""
+    def _lacking_blocks(self, candidate: Request, is_partial: bool) -> int:
+        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on."""
         decoding = [_claim(request) for request in self._decoding.values()]
         prefilling = [_claim(request) for request in self._prefilling.values()]
         (prefilling if is_partial else decoding).append(_claim(candidate))
         num_blocks = self.pool.num_blocks
-        return peak_blocks(decoding, prefilling, self.pool.block_size, at_least=num_blocks) <= num_blocks
+        return peak_blocks(decoding, prefilling, self.pool.block_size, at_least=num_blocks) - num_blocks
+
+    def _steps_until_fewer(self, num_lacking: int) -> int:
+        """Steps before which the verdict cannot change: whoever starts later holds less when the others end.
+
+        That is a block less for every `block_size` steps (at once for the first), of the candidate and of each prompt.
+        """
+        blocks_each = -(-num_lacking // (1 + len(self._prefilling)))
+        return (blocks_each - 1) * self.pool.block_size + 1
 
     def _decode_row(self, request: Request) -> ScheduledRow:
         start = len(request.token_ids) - 1

@@ -95,8 +95,15 @@ def test_an_admitted_request_never_runs_out_of_blocks(seed):
 class ReserveEverything(Scheduler):
     """Admits only what fits with everybody's max_tokens reserved at once."""
 
-    def _fits(self, candidate: Request, is_partial: bool) -> bool:
-        return False
+    def _lacking_blocks(self, candidate: Request, is_partial: bool) -> int:
+        return 1
+
+
+class AsksEveryStep(Scheduler):
+    """Never trusts a verdict of the pool for longer than a step."""
+
+    def _steps_until_fewer(self, num_lacking: int) -> int:
+        return 1
 
 
 def steps_to_finish(scheduler_type: type[Scheduler]) -> tuple[int, float]:
@@ -119,6 +126,32 @@ def test_more_of_the_pool_is_used_than_by_reserving_everything():
     reserving_steps, reserving_occupancy = steps_to_finish(ReserveEverything)
     assert occupancy > 1.2 * reserving_occupancy
     assert num_steps < 0.85 * reserving_steps
+
+
+def starts(scheduler: Scheduler, rng: random.Random) -> list[list[str]]:
+    """Who runs after each step, of requests that are too many for the pool and all arrive at once."""
+    for i in range(12):
+        scheduler.queue.add(request_of(str(i), rng.randint(1, 120), rng.randint(1, 180)))
+    running = []
+    while scheduler.running or scheduler.queue:
+        step = scheduler.schedule(scheduler.num_decoding + 50)
+        for request, row in zip(step.requests, step.rows, strict=True):
+            scheduler.computed(request, len(row.token_ids), 7 if row.sampling else None)
+            if request.num_outputs >= request.sampling.max_tokens:
+                scheduler.end(request.request_id, FinishReason.STOP)
+        running.append([request.request_id for request in scheduler.running])
+    return running
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9))
+def test_a_blocked_request_starts_at_the_first_step_at_which_the_pool_allows_it(seed):
+    """Time alone makes room: whoever starts later holds less when the others end."""
+    patient, impatient = (
+        starts(kind(BlockPool(20, 16), RequestQueue(), slots=8), random.Random(seed))
+        for kind in (Scheduler, AsksEveryStep)
+    )
+    assert patient == impatient
 
 
 def test_a_request_beyond_the_context_is_refused_with_numbers():

@@ -170,5 +170,14 @@ def test_predicting_takes_only_a_small_part_of_the_time():
     door.enter(request_of("second", 20, 200))
 
 
+def test_a_step_that_is_just_being_recorded_breaks_no_forecast():
+    """The door reads requests while the engine thread writes: computed up to the last token, nothing sampled yet."""
+    site = Site.of(slots=1)
+    site.engine.queue.add(request_of("first", 20, 200))
+    (request,) = site.engine.scheduler.schedule(100).requests
+    request.num_computed_tokens = 20
+    assert site.door.wait_seconds(900, 300) > 1.0
+
+
 def test_an_idle_engine_predicts_no_wait():
     assert Site.of().door.wait_seconds(900, 300) == 0.0

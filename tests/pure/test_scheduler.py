@@ -111,6 +111,18 @@ def test_requests_start_in_the_order_of_arrival_and_nobody_passes_a_blocked_head
     assert shares(advance(scheduler, 512)) == {"big": 200, "small": 5}
 
 
+def test_a_blocked_request_starts_before_another_ends_as_soon_as_it_fits_beside_it():
+    scheduler = scheduler_of(num_blocks=100)
+    scheduler.queue.add(request_of("long", 320, 640))
+    advance(scheduler, 512)
+    scheduler.queue.add(request_of("next", 160, 800))
+    num_steps = 0
+    while len(scheduler.running) < 2:
+        advance(scheduler, 512)
+        num_steps += 1
+    assert num_steps == 159, "not at once, and not only after 639 steps, when the long one ends"
+
+
 def test_no_more_run_than_there_are_slots():
     scheduler = scheduler_of(slots=3)
     for i in range(5):

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 
 import httpx
 import pytest
@@ -175,6 +176,17 @@ async def test_max_tokens_is_cut_to_the_room_that_is_left():
     assert body["choices"][0]["finish_reason"] == "length"
 
 
+async def test_a_top_k_beyond_the_vocabulary_is_off():
+    """It goes into a tensor of 64 bits, where 2**70 would make the step of everybody fail."""
+    async with running_app() as served:
+        with served.gate.closed():
+            running = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 1, "top_k": 2**70})
+            await served.eventually(lambda: served.load().running == 1)
+            (request,) = served.engine._engine.scheduler.running
+        assert (await running).status_code == 200
+    assert request.sampling.top_k == served.gate.vocab_size
+
+
 async def test_max_completion_tokens_is_openais_newer_name():
     async with running_app() as served:
         body = (await served.client.post("/v1/chat/completions", json=chat(max_completion_tokens=2))).json()
@@ -295,6 +307,21 @@ async def test_a_failed_step_ends_the_stream_with_an_error_event_and_done():
     assert whole.status_code == 500
     assert whole.json()["error"]["code"] == "internal_error"
     assert after.status_code == 200
+
+
+async def test_first_tokens_are_counted_once_an_answer_with_the_time_it_took():
+    request = {"model": MODEL, "prompt": ["a", "b"], "max_tokens": 4}
+    async with running_app(step_seconds=0.01) as served:
+        started = time.monotonic()
+        await served.client.post("/v1/completions", json=request)
+        await served.client.post("/v1/completions", json={**request, "prompt": "x" * 1000})  # refused
+        seconds = time.monotonic() - started
+        text = (await served.client.get("/metrics")).text
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    labels = f'{{engine="0",model_name="{MODEL}"}}'
+    assert lines[f"vllm:time_to_first_token_seconds_count{labels}"] == "2.0"
+    assert 0.02 <= float(lines[f"vllm:time_to_first_token_seconds_sum{labels}"]) <= 2 * seconds
+    assert 0.01 <= float(lines[f"vllm:inter_token_latency_seconds_sum{labels}"]) <= 2 * seconds
 
 
 async def test_after_the_engine_has_failed_for_good_every_request_is_refused_at_once():

@@ -101,6 +101,31 @@ def test_deleting_a_pool_with_the_operator_stopped_leaves_nothing(operator: Oper
     eventually(lambda: not children(operator) and not operator.get("pods"), timeout_seconds=60)
 
 
+def test_the_users_claim_outlives_the_pool_and_no_pod_of_ours_keeps_it(operator: OperatorUnderTest) -> None:
+    kubectl = operator.access.kubectl
+    operator.apply(pool_manifest())
+    become_ready(operator)
+    eventually(lambda: len(operator.get("pods")) == 1, what="the inspection's pod is gone, the engine's is left")
+    kubectl("delete", "inferencepools.tidegate.dev", "chat", "-n", operator.namespace)
+    eventually(lambda: not children(operator) and not operator.get("pods"), timeout_seconds=60)
+    assert "deletionTimestamp" not in kubectl("get", "pvc", "models", "-n", operator.namespace, "-o", "yaml")
+
+
+def test_replicas_that_never_came_up_are_replaced_by_a_corrected_template(
+    operator: OperatorUnderTest, nodes: Kubelet
+) -> None:
+    nodes.becomes_ready = False
+    operator.apply(pool_manifest(replicas=2, maxReplicas=2))
+    broken = eventually(lambda: len(nodes.engines.by_pod) == 2 and dict(nodes.engines.by_pod))
+    for engine in broken.values():
+        engine.is_ready = False  # whatever happens
+    nodes.becomes_ready = True
+    operator.apply(pool_manifest(replicas=2, maxReplicas=2, context={"max": 2048, "min": 1024}))
+    eventually(lambda: broken.keys().isdisjoint(pod["metadata"]["name"] for pod in operator.get("pods")))
+    become_ready(operator)
+    operator.assert_quiescent()
+
+
 def test_a_pool_deleted_while_its_engines_load_leaves_nothing(operator: OperatorUnderTest, nodes: Kubelet) -> None:
     nodes.becomes_ready = False
     operator.apply(pool_manifest())

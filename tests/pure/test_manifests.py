@@ -162,6 +162,11 @@ def test_probes_wait_for_the_weights_and_the_grace_for_the_drain() -> None:
     assert engine["lifecycle"]["preStop"]["sleep"]["seconds"] > 0
 
 
+def test_a_rollout_may_take_as_long_as_a_node_that_boots_and_a_load_that_is_slow() -> None:
+    found = children(pool())["Deployment"]["spec"]
+    assert found["progressDeadlineSeconds"] >= 600 + startup_seconds(16 * 10**9)
+
+
 def test_the_service_leaves_draining_pods_out_and_the_deployment_keeps_them() -> None:
     found = children(pool())
     assert found["Service"]["spec"]["selector"]["tidegate.dev/serving"] == "true"

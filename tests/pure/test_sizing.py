@@ -251,6 +251,11 @@ def test_slots_asked_for_are_a_cap() -> None:
     assert (fit.slots, fit.binding_constraint) == (7, Constraint.SLOTS)
 
 
+def test_the_context_is_that_of_one_request_whatever_the_number_of_slots() -> None:
+    for slots in (1, 7, 32):
+        assert plan_fit(shape_of(), on_gpu("H100"), Demand(context_max=8192, max_slots=slots)).context == 8192
+
+
 def test_fixed_bytes_of_each_slot_are_taken_from_the_blocks() -> None:
     demand = {"block_bytes": 1600, "wanted": 4000, "smallest": 16, "p90_tokens": 100}
     free = lay_out(10_000_000, fixed_bytes=0, **demand)

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_engine.linear_choice import LinearChoice
+from tidegate_engine.matrix import DenseMatrix
 
 SHAPES = ((4864, 896), (896, 4864), (2048, 640), (640, 2048))  # Qwen2 0.5B and Gemma 3 270M, [out, in]
 ROWS = (1, 4, 8, 20, 64)
@@ -27,7 +28,7 @@ def measure(shape: tuple[int, int], rows: int) -> tuple[float, float]:
     choice = LinearChoice(time.perf_counter)
     x = torch.randn(rows, shape[1])
     plain: list[Callable[[], object]] = [partial(F.linear, x, weight) for weight in weights]
-    ours: list[Callable[[], object]] = [partial(choice.rounded(weight, None), x) for weight in weights]
+    ours: list[Callable[[], object]] = [partial(choice.rounded(DenseMatrix(weight), None), x) for weight in weights]
     rounds = [(_seconds(plain), _seconds(ours)) for _ in range(NUM_ROUNDS)]  # in turn, so that drift hits both
     return statistics.median(a for a, _ in rounds), statistics.median(b for _, b in rounds)
 

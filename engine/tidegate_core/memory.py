@@ -18,6 +18,10 @@ MIB = 2**20
 STEP_TOKENS = 2048
 LOGITS_ROWS = {Device.CPU: 64, Device.CUDA: 256}
 
+# Weights are decoded and packed in parts, of which so many exist at once; the engine reads both.
+PART_ELEMENTS = 1 << 22
+PARTS_IN_FLIGHT = 4
+
 # Private memory of a process before weights: Python with torch and the server (measured: 340 MiB on CPU), on CUDA also
 # what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries).
 PROCESS_BYTES = {Device.CPU: 340 * MIB, Device.CUDA: 1024 * MIB}

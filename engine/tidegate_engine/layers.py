@@ -4,13 +4,13 @@ A model file asks the loader for parts by tensor name and stays ignorant of file
 
     device  checkpoint   activations  matrices               norms  embedding
     cpu     float32      fp32         fp32, order chosen     fp32   fp32
-    cpu     16 bit       fp32         fp16, packing chosen   fp32   in the mapped file
+    cpu     16 bit       fp32         fp16, packed           fp32   in the mapped file
     cuda    any          its dtype    its dtype              fp32   its dtype
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from tidegate_core.storage import Precision
 from tidegate_engine.linear import Linear, PlainLinear
 from tidegate_engine.linear_choice import LinearChoice
+from tidegate_engine.matrix import Matrix, StoredMatrix, Workshop, kept_whole
 from tidegate_engine.weights import Weights
 
 Layer = TypeVar("Layer")
@@ -27,7 +28,7 @@ Embedding = Callable[[torch.Tensor], torch.Tensor]  # int64 token ids [tokens] -
 
 
 class LayerLoader:
-    """Parts of one checkpoint, in the form the device computes with."""
+    """Parts of one checkpoint, in the form the device computes with. Closed when the model is built."""
 
     def __init__(
         self,
@@ -45,12 +46,19 @@ class LayerLoader:
         self._dtype = dtype
         self._precision = precision
         self._choice = choice
+        self._workshop = Workshop(torch.float32 if self._is_rounded else dtype)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._workshop.close()
 
     def linear(self, *names: str) -> Linear:
         """One layer from the matrices of several, their outputs side by side: "…q_proj", "…k_proj", …"""
-        stored = [self._weights.tensor(f"{name}.weight", self._matrix_dtype) for name in names]
         biases = [self.vector(f"{name}.bias") for name in names if f"{name}.bias" in self._names]
-        return self._linear(torch.cat(stored), torch.cat(biases) if biases else None)
+        matrix, bias = self._matrix(*names), torch.cat(biases) if biases else None
+        return self._choice.rounded(matrix, bias) if self._is_rounded else self._plain(self._kept(matrix), bias)
 
     def vector(self, name: str) -> torch.Tensor:
         """A norm's weight or a bias."""
@@ -64,32 +72,31 @@ class LayerLoader:
         has_own_head = f"{head}.weight" in self._names
         if self._is_rounded:
             return self._weights.lookup(f"{embedding}.weight"), self.linear(head if has_own_head else embedding)
-        table = self._weights.tensor(f"{embedding}.weight", self._matrix_dtype).to(self._device, copy=True)
-        dtype = self._dtype
+        table, dtype = self._kept(self._matrix(embedding)), self._dtype
         return (
             lambda token_ids: F.embedding(token_ids, table).to(dtype),
-            self.linear(head) if has_own_head else self._linear(table, None),
+            self.linear(head) if has_own_head else self._plain(table, None),
         )
 
     def each(self, make: Callable[[int], Layer], num_layers: int) -> tuple[Layer, ...]:
-        """Layers side by side on threads: decoding and packing hold no interpreter lock."""
-        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        """Layers side by side: decoding and packing hold no interpreter lock."""
+        with ThreadPoolExecutor(self._workshop.num_threads, thread_name_prefix="layers") as pool:
             return tuple(pool.map(make, range(num_layers)))
 
     @property
     def _is_rounded(self) -> bool:
         return self._device.type == "cpu" and self._precision is Precision.BITS_16
 
-    @property
-    def _matrix_dtype(self) -> torch.dtype:
-        return torch.float16 if self._is_rounded else self._dtype
+    def _matrix(self, *names: str) -> Matrix:
+        return StoredMatrix(self._weights, [f"{name}.weight" for name in names], self._workshop)
 
-    def _linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        if self._is_rounded:
-            return self._choice.rounded(weight, bias)
+    def _kept(self, matrix: Matrix) -> torch.Tensor:
+        return kept_whole(matrix, self._dtype, self._device)
+
+    def _plain(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         if self._device.type == "cpu":
             return self._choice.exact(weight, bias)
-        return PlainLinear(weight.to(self._device), None if bias is None else bias.to(self._dtype))
+        return PlainLinear(weight, None if bias is None else bias.to(self._dtype))
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -4,20 +4,21 @@ On CPU the order of operands and the packing of weights matter more than anythin
 packed for FBGEMM is 2 to 6 times faster than plain fp32. Two rules keep results independent of speed:
 
     float32 checkpoint   computed exactly in fp32; only the order of the operands is chosen, per shape and rows
-    16-bit or GGUF       fp16 weights with fp32 activations; packed, unless that is missing or slower here
+    16-bit or GGUF       fp16 weights with fp32 activations; packed, unless this machine cannot
 
 On CUDA the library chooses. What is kept per weight is tidegate_core.storage's table, whatever is chosen here.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 
-PART_ELEMENTS = 1 << 24  # packing takes 11 ns an element on one thread: large matrices are packed in parts, on several
+from tidegate_engine.matrix import Matrix, kept_whole
+
+WIDENED_ELEMENTS = 1 << 22  # 16 MiB in fp32: stays in the cache until it is multiplied
 
 
 class Linear(Protocol):
@@ -58,13 +59,9 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, o
 class PackedLinear:
     """fp16 weights packed for FBGEMM, fp32 activations, sums and result."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, matrix: Matrix, bias: torch.Tensor | None) -> None:
         """Raises RuntimeError where this build of torch or this CPU has no such kernel."""
-        num_parts = -(-weight.numel() // PART_ELEMENTS)
-        weights = weight.chunk(num_parts)
-        biases = [None] * len(weights) if bias is None else list(bias.chunk(num_parts))
-        with ThreadPoolExecutor(min(torch.get_num_threads(), len(weights))) as pool:
-            self._parts = list(pool.map(_pack, weights, biases))
+        self._parts = matrix.map_parts(lambda rows, part: _pack(rows, None if bias is None else bias[part]))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         multiply_packed = torch.ops.quantized.linear_dynamic_fp16
@@ -74,17 +71,17 @@ class PackedLinear:
         return torch.cat([multiply_packed(x, part) for part in self._parts], -1)
 
 
-def _pack(weight: torch.Tensor, bias: torch.Tensor | None) -> Any:  # an opaque object of torch's C++ side
-    return torch.ops.quantized.linear_prepack_fp16(weight.float(), bias)
+def _pack(rows: torch.Tensor, bias: torch.Tensor | None) -> Any:  # an opaque object of torch's C++ side
+    return torch.ops.quantized.linear_prepack_fp16(rows, bias)  # rounds to the nearest fp16
 
 
 class WidenedLinear:
     """fp16 weights widened to fp32 piece by piece for each product: what is left where nothing packed serves."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight = weight.half()
+    def __init__(self, matrix: Matrix, bias: torch.Tensor | None) -> None:
+        self.weight = kept_whole(matrix, torch.float16)
         self.bias = bias
-        self._piece_rows = max(1, PART_ELEMENTS // 4 // weight.shape[1])
+        self._piece_rows = max(1, WIDENED_ELEMENTS // matrix.shape[1])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         product = torch.empty(self.weight.shape[0], x.shape[0], dtype=x.dtype, device=x.device)

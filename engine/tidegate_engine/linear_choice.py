@@ -1,8 +1,9 @@
-"""Measures ways to multiply on this machine at load, and remembers the choice for every shape.
+"""Tries ways to multiply on this machine at load, and remembers the choice.
 
-Other machines differ from the one the defaults were measured on (no FBGEMM on ARM, other caches), so each shape is
-tried on a slice of its real weights. All of it takes a fraction of a second: `budget_seconds` bounds it, and what was
-not measured by then gets the default.
+Other machines differ from the one the defaults were measured on: without FBGEMM nothing is packed, and with other
+caches another order of operands is faster. Orders keep the same bytes, so each shape is measured on a slice of its real
+weights. All of it takes a fraction of a second: `budget_seconds` bounds it, and what was not measured by then gets the
+default.
 """
 
 from bisect import bisect_left
@@ -10,15 +11,18 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 
 from tidegate_engine.linear import Linear, Order, PackedLinear, PlainLinear, WidenedLinear, multiply
+from tidegate_engine.matrix import DenseMatrix, Matrix
 
 MEASURED_ROWS = (1, 4, 16, 64)  # a step's rows are rounded up to one of these, larger ones down to the last
 SLICE_ELEMENTS = 1 << 21  # of a weight, measured in the place of all of it
 SMALLEST_ELEMENTS = 1 << 16  # below, the difference is less than its measurement
 NUM_RUNS = 3  # the fastest counts: other processes only make runs slower
+PROBE_ROWS, PROBE_COLUMNS = 24, 640  # neither a multiple of the kernels' blocks
 
-Pack = Callable[[torch.Tensor, torch.Tensor | None], Linear]
+Pack = Callable[[Matrix, torch.Tensor | None], Linear]
 
 
 class LinearChoice:
@@ -30,7 +34,7 @@ class LinearChoice:
         self._budget_seconds = budget_seconds
         self._spent_seconds = 0.0
         self._orders: dict[tuple[int, ...], tuple[Order, ...]] = {}
-        self._packs: dict[int, bool] = {}
+        self._can_pack: bool | None = None
 
     def exact(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """For weights in the dtype that is computed in."""
@@ -40,12 +44,14 @@ class LinearChoice:
         orders = self._orders[shape]
         return PlainLinear(weight, bias, lambda rows: orders[min(bisect_left(MEASURED_ROWS, rows), len(orders) - 1)])
 
-    def rounded(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
-        """For weights that may be kept in 16 bits, with fp32 activations."""
-        width = weight.shape[1]
-        if width not in self._packs:
-            self._packs[width] = self._is_packing_worth_it(weight)
-        return self._pack(weight, bias) if self._packs[width] else WidenedLinear(weight, bias)
+    def rounded(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        """For weights that may be kept in 16 bits, with fp32 activations.
+
+        Packed wherever that works, never by measurement: it decides about memory, which was promised to the byte.
+        """
+        if self._can_pack is None:
+            self._can_pack = packs_rightly(self._pack)
+        return self._pack(matrix, bias) if self._can_pack else WidenedLinear(matrix, bias)
 
     def _fastest_order(self, weight: torch.Tensor, rows: int) -> Order:
         default = Order.ROWS_FIRST if rows == 1 else Order.WEIGHT_FIRST
@@ -53,20 +59,6 @@ class LinearChoice:
             return default
         x, sample = _activations(weight, rows), _slice(weight)
         return min(Order, key=lambda order: self._seconds(partial(multiply, x, sample, None, order)))
-
-    def _is_packing_worth_it(self, weight: torch.Tensor) -> bool:
-        sample = _slice(weight)
-        try:
-            packed = self._pack(sample, None)
-        except RuntimeError:
-            return False
-        if weight.numel() < SMALLEST_ELEMENTS or self._is_spent:
-            return True
-        widened = WidenedLinear(sample, None)
-        inputs = [_activations(weight, rows) for rows in MEASURED_ROWS[:3]]
-        return sum(self._seconds(partial(packed, x)) for x in inputs) < sum(
-            self._seconds(partial(widened, x)) for x in inputs
-        )
 
     @property
     def _is_spent(self) -> bool:
@@ -80,6 +72,17 @@ class LinearChoice:
             times.append(self._clock() - start)
         self._spent_seconds += sum(times)
         return min(times[1:])  # the first one fetches the weights and allocates
+
+
+def packs_rightly(pack: Pack) -> bool:
+    """Whether packed products exist on this machine and are right, tried on a small matrix."""
+    weight = torch.linspace(-1, 1, PROBE_ROWS * PROBE_COLUMNS).view(PROBE_ROWS, PROBE_COLUMNS).half()
+    x = _activations(weight, rows=3)
+    try:
+        product = pack(DenseMatrix(weight), None)(x)
+    except RuntimeError:
+        return False
+    return torch.allclose(product, F.linear(x, weight.float()), atol=1e-3, rtol=1e-3)
 
 
 def _slice(weight: torch.Tensor) -> torch.Tensor:

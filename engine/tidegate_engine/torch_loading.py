@@ -55,14 +55,14 @@ def load(launch: EngineLaunch, path: Path) -> LoadedModel:
     weights = open_weights(path)
     device = torch.device(launch.device.value)
     storage = storage_of(shape)
-    loader = LayerLoader(
+    with LayerLoader(
         weights,
         device=device,
         dtype=_DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32,
         precision=storage.precision,
         choice=LinearChoice(time.perf_counter),
-    )
-    model = load_model(weights.config, loader, device)
+    ) as loader:
+        model = load_model(weights.config, loader, device)
     _return_free_memory()
     return LoadedModel(
         model=model,

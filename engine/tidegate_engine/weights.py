@@ -32,6 +32,14 @@ class Weights(Protocol):
         """Of the text model only; a tied head does not appear."""
         ...
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Raises CorruptCheckpoint if there is no such tensor."""
+        ...
+
+    def read_rows(self, name: str, start: int, into: torch.Tensor) -> None:
+        """As many rows as `into` has, in its dtype; the others are not decoded. Raises CorruptCheckpoint if absent."""
+        ...
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """In the stored dtype (float32 for GGUF) unless another is asked for. Raises CorruptCheckpoint if absent."""
         ...
@@ -77,14 +85,24 @@ class SafetensorsWeights:
     def names(self) -> tuple[str, ...]:
         return tuple(self._stored)
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._mapped(name).shape)
+
+    def read_rows(self, name: str, start: int, into: torch.Tensor) -> None:
+        into.copy_(self._mapped(name)[start : start + into.shape[0]])
+
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        mapped = self._mapped(name)
+        return mapped if dtype is None else mapped.to(dtype)
+
+    def lookup(self, name: str) -> Lookup:
+        mapped = self._mapped(name)
+        return lambda ids: F.embedding(ids, mapped).float()
+
+    def _mapped(self, name: str) -> torch.Tensor:
         entry = self._stored.get(name)
         if entry is None:
             raise CorruptCheckpoint(f"the checkpoint has no tensor '{name}'; fetch it again")
         with safe_open(entry.file, framework="pt") as file:
             tensor: torch.Tensor = file.get_tensor(entry.name)
-        return tensor if dtype is None else tensor.to(dtype)
-
-    def lookup(self, name: str) -> Lookup:
-        mapped = self.tensor(name)
-        return lambda ids: F.embedding(ids, mapped).float()
+        return tensor

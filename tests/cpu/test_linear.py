@@ -6,9 +6,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tidegate_engine import linear
+from tidegate_core.memory import PART_ELEMENTS
 from tidegate_engine.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
 from tidegate_engine.linear_choice import MEASURED_ROWS, LinearChoice
+from tidegate_engine.matrix import DenseMatrix
 
 SHAPES = [(96, 64), (200, 640), (1, 33)]
 ROWS = [1, 2, 7, 64]
@@ -50,7 +51,7 @@ def test_both_exact_orders_equal_the_plain_product(shape, rows, has_bias):
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_16_bit_ways_round_weights_to_fp16_and_nothing_else(kind, shape, rows, has_bias):
     x, weight, bias = case(shape, rows, has_bias=has_bias)
-    result = kind(weight.half(), bias)(x)
+    result = kind(DenseMatrix(weight.half()), bias)(x)
     torch.testing.assert_close(result, F.linear(x, weight.half().float(), bias), atol=2e-5, rtol=1e-4)
 
 
@@ -58,13 +59,13 @@ def test_16_bit_ways_round_weights_to_fp16_and_nothing_else(kind, shape, rows, h
 def test_a_row_does_not_depend_on_its_neighbours(kind):
     x, weight, _ = case((200, 640), 9)
     x[1:] *= 50
-    layer = kind(weight.half(), None)
+    layer = kind(DenseMatrix(weight.half()), None)
     torch.testing.assert_close(layer(x)[0], layer(x[:1])[0], atol=1e-5, rtol=1e-5)
 
 
 def test_a_large_matrix_is_packed_in_parts_that_join_seamlessly():
-    x, weight, bias = case((linear.PART_ELEMENTS // 1024 * 2 + 3, 1024), 2)
-    layer = PackedLinear(weight.half(), bias)
+    x, weight, bias = case((PART_ELEMENTS // 1024 * 2 + 3, 1024), 2)
+    layer = PackedLinear(DenseMatrix(weight.half()), bias)
     assert len(layer._parts) == 3
     torch.testing.assert_close(layer(x), F.linear(x, weight.half().float(), bias), atol=1e-4, rtol=1e-3)
 
@@ -94,18 +95,24 @@ def test_nothing_is_measured_once_the_budget_is_spent():
     assert layer._order_for(8) is Order.WEIGHT_FIRST
 
 
-def test_packing_that_is_slower_here_is_not_used():
-    _, weight, _ = case((512, 256), 1)
-    packed_then_widened = itertools.chain([0.02] * 12, [0.01] * 12)
-    choice = LinearChoice(ticking(packed_then_widened), budget_seconds=60.0)
-    assert isinstance(choice.rounded(weight.half(), None), WidenedLinear)
+@pytest.mark.parametrize("cost_seconds", [0.0, 1000.0])
+def test_what_is_kept_does_not_depend_on_how_fast_anything_was(cost_seconds):
+    """Memory was promised before: a busy neighbour at start must not change it."""
+    matrix = DenseMatrix(torch.ones(512, 256))
+    choice = LinearChoice(ticking(itertools.repeat(cost_seconds)))
+    assert isinstance(choice.rounded(matrix, None), PackedLinear)
 
 
-def test_packing_that_is_missing_is_not_used():
-    """A matrix that FBGEMM refuses stands for a machine on which it refuses all."""
-    choice = LinearChoice(lambda: 0.0, pack=_refuse)
-    assert isinstance(choice.rounded(torch.zeros(64, 64, dtype=torch.float16), None), WidenedLinear)
+@pytest.mark.parametrize("pack", ["missing", "wrong"])
+def test_packing_that_is_missing_or_wrong_here_is_not_used(pack):
+    choice = LinearChoice(lambda: 0.0, pack={"missing": _refuse, "wrong": _forget_the_last_column}[pack])
+    assert isinstance(choice.rounded(DenseMatrix(torch.zeros(64, 64)), None), WidenedLinear)
 
 
-def _refuse(weight, bias):
+def _forget_the_last_column(matrix, bias):
+    packed = PackedLinear(matrix, bias)
+    return lambda x: packed(torch.cat((x[:, :-1], torch.zeros(x.shape[0], 1)), 1))
+
+
+def _refuse(matrix, bias):
     raise RuntimeError("Didn't find engine for operation quantized::linear_prepack_fp16")

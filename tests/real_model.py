@@ -8,6 +8,12 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+# As transformers continues it from the same file, greedily.
+PROMPT = "The capital of France is"
+CONTINUATION = (
+    " the capital of the country of France. It is the largest city in France and the second largest city in Europe. It"
+)
+NUM_CONTINUATION_TOKENS = 24
 GEMMA_FOLDER = Path.home() / ".cache" / "tidegate" / "gemma-3-270m"
 
 

@@ -17,7 +17,8 @@ from e2e.cluster.images import ImageBuilder
 from e2e.cluster.node import NodeSpec
 from e2e.demo.narration import Narrator
 from e2e.installation.burst import Burst
-from e2e.installation.operator import RESTRICTED, Installation
+from e2e.installation.namespaces import RESTRICTED
+from e2e.installation.operator import Installation
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import KIND, Pool, provide_model
 from e2e.installation.quiescence import NUM_RESYNCS, moved_in_resyncs

@@ -14,6 +14,7 @@ PROMPTS = (
     "Water boils at",
     "The first rule of gardening is",
 )
+LEAVE_CHECK_SECONDS = 0.2
 MAX_RETRY_SECONDS = 3.0  # clients come back at least this often: a burst is impatient
 
 
@@ -36,6 +37,7 @@ class Burst:
         self._url, self._model, self._max_tokens = url, model, max_tokens
         self._num_clients = num_clients
         self._is_over = threading.Event()
+        self._has_left = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="burst", daemon=True)
 
     def start(self) -> None:
@@ -49,8 +51,22 @@ class Burst:
             self.result.fault = f"streams had not ended {timeout_seconds:.0f} s after the burst"
         return self.result
 
+    def leave(self) -> BurstResult:
+        """The clients go at once, in the middle of what they read or wait for."""
+        self._has_left.set()
+        return self.finish()
+
     async def _run(self) -> None:
-        await asyncio.gather(*(self._client(index) for index in range(self._num_clients)))
+        clients = [asyncio.create_task(self._client(index)) for index in range(self._num_clients)]
+        there = set(clients)
+        while there:
+            _, there = await asyncio.wait(there, timeout=LEAVE_CHECK_SECONDS)
+            if self._has_left.is_set():
+                for client in there:
+                    client.cancel()
+        for client in clients:
+            if not client.cancelled():
+                client.result()  # raises what a client did not expect
 
     async def _client(self, index: int) -> None:
         async with DefaultAsyncHttpxClient(trust_env=False) as transport:

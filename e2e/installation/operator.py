@@ -1,7 +1,8 @@
-"""The operator installed from its chart as a pod of the cluster, as users install it."""
+"""The operator installed from its chart as a pod of the cluster, as users install, upgrade and stop it."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -9,22 +10,25 @@ import httpx
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.images import ImageBuilder
 from e2e.cluster.volumes import environment_patch
-from e2e.installation.chart import render_chart
+from e2e.installation.chart import Manifest, render_chart
+from e2e.installation.namespaces import RESTRICTED
 from e2e.installation.polling import wait_for
+from e2e.installation.quiescence import moved_in_resyncs
 
 NAMESPACE = "tidegate-system"
 RELEASE = "tidegate"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 READY_SECONDS = 90.0
-RESYNC_SECONDS = 2.0  # a pool is looked at this often although nothing happened: what quiescence is tested with
+RESYNC_SECONDS = 1.0  # a pool is looked at this often although nothing happened: what quiescence is tested with
 ENGINE_CONTAINER = "engine"
 
 
-@dataclass(frozen=True)
 class Installation:
     """A running operator. Its image holds its own packages; engines mount theirs from the claim `venv`."""
 
-    cluster: Cluster
+    def __init__(self, cluster: Cluster, values: Manifest) -> None:
+        self.cluster = cluster
+        self._values = values
+        self._engine: Manifest = {}
 
     @classmethod
     def install(cls, cluster: Cluster, images: ImageBuilder, **engine: Any) -> "Installation":
@@ -33,18 +37,24 @@ class Installation:
         repository, _, tag = operator_image.rpartition(":")
         values = {
             "image": {"repository": repository, "tag": tag},
-            "engine": {"image": engine_image, "podTemplatePatch": environment_patch(ENGINE_CONTAINER), **engine},
+            "engine": {"image": engine_image, "podTemplatePatch": environment_patch(ENGINE_CONTAINER)},
             "reconcile": {"resyncSeconds": RESYNC_SECONDS},
             "scrape": {"intervalSeconds": 1, "idleIntervalSeconds": RESYNC_SECONDS},
         }
         cluster.create_namespace(NAMESPACE, RESTRICTED)
-        manifests = render_chart(values, release=RELEASE, namespace=NAMESPACE)
-        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
-        cluster.kubectl("apply", "--server-side", "--namespace", NAMESPACE, "-f", "-", input=document)
+        installation = cls(cluster, values)
+        installation._apply(installation._render(engine))
         cluster.kubectl("wait", "--for=condition=Established", "crd/inferencepools.tidegate.dev", "--timeout=30s")
-        installation = cls(cluster)
         installation.wait_until_ready()
         return installation
+
+    def upgrade(self, **engine: Any) -> None:
+        """As `helm upgrade` with these engine values: running pools keep their templates, new ones take these."""
+        if engine == self._engine:
+            return
+        manifests = self._render(engine)
+        self._apply([each for each in manifests if each["kind"] != "Secret"])  # Helm keeps the first drain token
+        self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
         self.cluster.kubectl("rollout", "status", f"deployment/{RELEASE}", "--namespace", NAMESPACE, "--timeout=90s")
@@ -58,6 +68,22 @@ class Installation:
         wait_for("another operator pod", lambda: self._is_successor(before), READY_SECONDS)
         self.wait_until_ready()
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """No operator at all inside the block."""
+        self._scale(0)
+        wait_for("the end of the operator's pod", lambda: not self._pods(), READY_SECONDS)
+        try:
+            yield
+        finally:
+            self._scale(1)
+            self.wait_until_ready()
+
+    def assert_quiescent(self, namespace: str) -> None:
+        """Whatever the scenario was, it is over: resyncs write nothing."""
+        moved = moved_in_resyncs(self.cluster, namespace, self.num_reconciles)
+        assert not moved, f"moved without a cause: {sorted(moved)}"
+
     def num_reconciles(self) -> float:
         """Reconciles of all pools since the operator started, whatever came of them."""
         lines = self._metrics().splitlines()
@@ -67,6 +93,18 @@ class Installation:
 
     def logs(self) -> str:
         return self.cluster.kubectl("logs", f"deployment/{RELEASE}", "--namespace", NAMESPACE)
+
+    def _render(self, engine: Manifest) -> list[Manifest]:
+        self._engine = engine
+        values = self._values | {"engine": self._values["engine"] | engine}
+        return render_chart(values, release=RELEASE, namespace=NAMESPACE)
+
+    def _apply(self, manifests: list[Manifest]) -> None:
+        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
+        self.cluster.kubectl("apply", "--server-side", "--namespace", NAMESPACE, "-f", "-", input=document)
+
+    def _scale(self, num_replicas: int) -> None:
+        self.cluster.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={num_replicas}", "--namespace", NAMESPACE)
 
     def _metrics(self) -> str:
         address = self._pod()["status"]["podIP"]

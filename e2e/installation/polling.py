@@ -12,7 +12,7 @@ class TimedOut(Exception):
     """Something did not happen in time."""
 
 
-def wait_for(what: str, predicate: Callable[[], T], timeout_seconds: float) -> T:
+def wait_for(what: str, predicate: Callable[[], T | None], timeout_seconds: float) -> T:
     """The predicate's first true value. Raises TimedOut with `what` and the last value."""
     deadline = time.monotonic() + timeout_seconds
     while not (value := predicate()):

@@ -2,18 +2,20 @@
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from e2e.cluster.cluster import Cluster
 from e2e.cluster.paths import REPOSITORY
-from e2e.cluster.volumes import HostVolume, manifests
+from e2e.installation.engines import EnginePod
 from e2e.installation.polling import wait_for
 from tests.real_model import gemma_gguf
 from tidegate_core.telemetry import API_PORT
 
 KIND = "inferencepools.tidegate.dev"
+CHILD_KINDS = "deployments,replicasets,pods,services,endpointslices,serviceaccounts,configmaps,controllerrevisions,jobs"
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,38 @@ class Pool:
         what = f"{self.name}: {number} ready replicas"
         wait_for(what, lambda: self.status().get("readyReplicas", 0) == number, timeout_seconds)
 
+    def wait_for_reason(self, kind: str, reason: str, *, timeout_seconds: float = 60.0) -> str:
+        """The condition's message once it gives that reason."""
+        what = f"{self.name}: condition {kind} with reason {reason}"
+        wait_for(what, lambda: self.condition(kind).get("reason") == reason, timeout_seconds)
+        return str(self.condition(kind)["message"])
+
+    def wait_for_measured_blocks(self) -> None:
+        """Until the operator has asked an engine what it allocated."""
+        wait_for("measured blocks", lambda: self.status()["sizing"].get("measuredKvBlocks"), 30)
+
+    def wait_until_nothing_is_left(self, *, timeout_seconds: float = 90.0) -> None:
+        """Until no object carries the deleted pool's label any more."""
+        selector = ("--namespace", self.namespace, "--selector", f"tidegate.dev/pool={self.name}", "-o", "name")
+
+        def is_gone() -> bool:
+            return not self.cluster.kubectl("get", CHILD_KINDS, *selector)
+
+        wait_for(f"the end of all that belonged to {self.name}", is_gone, timeout_seconds)
+
+    def engines(self) -> list[EnginePod]:
+        """Its engine pods, those that leave included."""
+        selector = f"tidegate.dev/pool={self.name},tidegate.dev/role=engine"
+        text = self.cluster.kubectl("get", "pods", "--namespace", self.namespace, "--selector", selector, "-o", "json")
+        return [EnginePod.of(pod) for pod in json.loads(text)["items"]]
+
+    def patch(self, **spec: Any) -> None:
+        """Replaces these parts of its spec, as a user's `kubectl patch` does."""
+        document = json.dumps({"spec": spec})
+        self.cluster.kubectl(
+            "patch", KIND, self.name, "--namespace", self.namespace, "--type=merge", "--patch", document
+        )
+
     def url(self) -> str:
         """Base URL of the OpenAI API through the Service, as this machine reaches it."""
         address = self.cluster.kubectl(
@@ -69,8 +103,9 @@ class Pool:
 
 def provide_model(cluster: Cluster, namespace: str) -> None:
     """The claims `models` (with the real Gemma 3 270M) and `venv` in an existing namespace."""
-    volumes = [
-        HostVolume(namespace, "models", gemma_gguf().parent),
-        HostVolume(namespace, "venv", REPOSITORY / ".venv"),
-    ]
-    cluster.kubectl("apply", "-f", "-", input=manifests(volumes))
+    provide_models(cluster, namespace, gemma_gguf().parent)
+
+
+def provide_models(cluster: Cluster, namespace: str, folder: Path) -> None:
+    """The claims `models` (that folder of this machine) and `venv` in an existing namespace."""
+    cluster.provide_volumes(namespace, {"models": folder, "venv": REPOSITORY / ".venv"})

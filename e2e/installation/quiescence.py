@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from e2e.cluster.access import ApiAccess
 from e2e.installation.polling import wait_for
+from tidegate_operator.events import CONTROLLER
 
 KINDS = (
     "inferencepools.tidegate.dev,deployments,replicasets,pods,services,serviceaccounts,configmaps,"
@@ -15,9 +16,10 @@ SETTLE_SECONDS = 60.0
 
 
 def resource_versions(access: ApiAccess, namespace: str) -> dict[str, str]:
-    """Of everything in the namespace that the operator touches or owns."""
+    """Of everything in the namespace that the operator touches or owns; Events only where they are its own."""
     items = json.loads(access.kubectl("get", KINDS, "--namespace", namespace, "-o", "json"))["items"]
-    return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items}
+    ours = [item for item in items if item.get("reportingController", CONTROLLER) == CONTROLLER]
+    return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in ours}
 
 
 def moved_in_resyncs(access: ApiAccess, namespace: str, num_reconciles: Callable[[], float]) -> set[str]:

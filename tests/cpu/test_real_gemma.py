@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from real_model import gemma_gguf
+from real_model import CONTINUATION, PROMPT, gemma_gguf
 from running import answers, greedy_params
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.launch import EngineLaunch
@@ -17,11 +17,6 @@ from tidegate_core.sizing import Demand, Target, plan_fit
 from tidegate_engine.tokenizer import load_tokenizer
 from tidegate_engine.torch_runner import TorchRunner
 
-# transformers' own greedy continuation of the same file.
-PROMPT = "The capital of France is"
-ANSWER = (
-    " the capital of the country of France. It is the largest city in France and the second largest city in Europe. It"
-)
 CONTEXT = 2048
 ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
 MEMORY_BYTES = 3 * 2**30
@@ -63,16 +58,16 @@ def tokenizer(path):
 
 def test_it_continues_a_prompt_as_transformers_does(runner, tokenizer):
     prompt = tokenizer.encode(PROMPT, add_special_tokens=True)
-    expected = tokenizer.encode(ANSWER, add_special_tokens=False)
+    expected = tokenizer.encode(CONTINUATION, add_special_tokens=False)
     (tokens,) = answers(runner, [prompt], [greedy_params(len(expected))])
-    assert tokenizer.decode(tokens) == ANSWER
+    assert tokenizer.decode(tokens) == CONTINUATION
 
 
 def test_neighbours_and_chunks_do_not_change_its_text(runner, tokenizer):
     prompt = tokenizer.encode(PROMPT, add_special_tokens=True)
     other = tokenizer.encode("Once upon a time there was a king. " * 12, add_special_tokens=True)
     outputs = answers(runner, [other, prompt, other[:50]], [greedy_params(24)] * 3, max_step_tokens=48)
-    assert tokenizer.decode(outputs[1]) == ANSWER
+    assert tokenizer.decode(outputs[1]) == CONTINUATION
 
 
 @pytest.mark.parametrize("num_rows", [1, 8])

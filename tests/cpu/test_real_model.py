@@ -6,16 +6,11 @@ from pathlib import Path
 import openai
 import pytest
 
-from real_model import gemma_gguf
+from real_model import CONTINUATION, PROMPT, gemma_gguf
 from serving import EngineUnderTest, engine_process
 
 MODEL = "gemma-3-270m"
 READY_SECONDS = 60.0  # generous: the target of 10 s is for an idle machine, six times that for a busy one
-# As transformers continues it from the same file, greedily.
-PROMPT = "The capital of France is"
-CONTINUATION = (
-    " the capital of the country of France. It is the largest city in France and the second largest city in Europe. It"
-)
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 

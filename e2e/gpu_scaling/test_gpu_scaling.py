@@ -1,0 +1,98 @@
+"""Pools on the node's GPUs follow their load, as far as there are GPUs; engines simulate, everything else is real."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster.cluster import Cluster
+from e2e.cluster.fixtures import NUM_GPUS
+from e2e.cluster.images import ImageBuilder
+from e2e.cluster.pods import RestrictedPod
+from e2e.installation.burst import Burst
+from e2e.installation.operator import Installation
+from e2e.installation.polling import wait_for
+from e2e.installation.pool import Pool
+from e2e.installation.sim_pool import SLOTS, provide_sim_model, sim_pool
+
+BURST = {"minReplicas": 1, "maxReplicas": 3, "scaling": {"scaleDownHoldSeconds": 5}, "drain": {"timeoutSeconds": 60}}
+PATIENT = {"maxRequests": 64, "maxWaitSeconds": 3600}  # a queue that refuses nobody
+ANSWER_TOKENS = 100  # 2 s and more
+
+
+@pytest.fixture
+def models(cluster: Cluster, pools_namespace: str, tmp_path: Path) -> None:
+    provide_sim_model(cluster, pools_namespace, tmp_path)
+
+
+def test_a_burst_is_followed_up_and_down_and_who_leaves_is_drained_first(
+    cluster: Cluster, sim_engines: Installation, pools_namespace: str, models: None
+) -> None:
+    pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", queue=PATIENT, **BURST))
+    pool.wait_for_condition("Ready")
+    assert pool.status()["sizing"]["slots"] == SLOTS
+    burst = Burst(pool.url(), "chat", num_clients=4 * SLOTS, max_tokens=ANSWER_TOKENS)
+    burst.start()
+    wait_for("a second replica that serves", lambda: pool.status()["readyReplicas"] >= 2, timeout_seconds=60)
+    result = burst.finish()
+    assert (result.num_failed, result.num_refused) == (0, 0), result.fault
+
+    def drained() -> bool:
+        return any(not engine.is_serving and not engine.is_terminating for engine in pool.engines())
+
+    wait_for("a pod that is out of the Service and not deleted yet", drained, timeout_seconds=120)
+    wait_for("one replica", lambda: len(pool.engines()) == 1, timeout_seconds=120)
+    pool.wait_for_condition("Ready")
+    moves = pool.scaling_history()
+    assert "predicted wait" in moves[-1]["reason"]
+    assert "would have done" in moves[0]["reason"]
+    assert (moves[-1]["from"], moves[0]["to"]) == (1, 1)
+    sim_engines.assert_quiescent(pools_namespace)
+
+
+def test_a_replica_without_a_gpu_is_named_and_comes_up_when_one_is_free(
+    cluster: Cluster, sim_engines: Installation, images: ImageBuilder, pools_namespace: str, models: None
+) -> None:
+    wide = {"maxReplicas": NUM_GPUS + 2, "scaling": {"scaleDownHoldSeconds": 600}}
+    with gpus_in_use(cluster, pools_namespace, images, NUM_GPUS - 1):
+        pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", queue=PATIENT, **wide))
+        pool.wait_for_condition("Ready")
+        crowd = [Burst(pool.url(), "chat", num_clients=6 * SLOTS, max_tokens=1000) for _ in range(2)]
+        crowd[0].start()
+        message = pool.wait_for_reason("Progressing", "Unschedulable")
+        assert "Insufficient nvidia.com/gpu" in message
+        crowd[1].start()
+        pool.wait_for_reason("ScalingLimited", "Unschedulable")
+        for burst in crowd:
+            result = burst.leave()
+            assert result.num_failed == 0, result.fault
+    wanted = pool.status()["desiredReplicas"]
+    pool.wait_for_ready_replicas(min(wanted, NUM_GPUS))
+    if wanted <= NUM_GPUS:
+        pool.wait_for_condition("Ready")
+    sim_engines.assert_quiescent(pools_namespace)
+
+
+@contextmanager
+def gpus_in_use(cluster: Cluster, namespace: str, images: ImageBuilder, number: int) -> Iterator[None]:
+    pod = RestrictedPod("neighbour", images.python.name, ("sleep", "infinity"), num_gpus=number)
+    cluster.kubectl("apply", "--namespace", namespace, "-f", "-", input=pod.manifest())
+    cluster.kubectl("wait", "--namespace", namespace, "--for=condition=Ready", "pod/neighbour", "--timeout=60s")
+    yield
+    cluster.kubectl("delete", "pod", "neighbour", "--namespace", namespace)
+
+
+def test_preemptions_raise_the_size(
+    cluster: Cluster, sim_engines: Installation, pools_namespace: str, models: None
+) -> None:
+    sim_engines.upgrade(runner="sim", simPreemptionsPerMinute=600)
+    bounds = {"minReplicas": 1, "maxReplicas": 2, "scaling": {"scaleDownHoldSeconds": 600}}
+    pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", **bounds))
+    pool.wait_for_condition("Ready")
+    burst = Burst(pool.url(), "chat", num_clients=1, max_tokens=ANSWER_TOKENS)
+    burst.start()
+    pool.wait_for_ready_replicas(2)
+    assert burst.finish().num_failed == 0, burst.result.fault
+    assert "preemptions" in pool.scaling_history()[0]["reason"]
+    sim_engines.assert_quiescent(pools_namespace)

@@ -6,7 +6,7 @@ Routes raise ApiError, engine errors are translated here once, and `install` mak
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request
@@ -81,12 +81,15 @@ def from_engine(error: EngineError) -> ApiError:
 
 
 def from_validation(error: ValidationError) -> ApiError:
-    """The fault of a body that lies deepest (of a union, the branch that came closest), by the client's field path."""
+    """The fault that says most, by the client's field path.
+
+    Of the branches of a union that is the one that came closest: of the right kind but too long or too short, else the
+    one whose fault lies deepest.
+    """
     if error.error_count() > MAX_FAULTS:
         return bad_request(f"the request body has {error.error_count()} faults", code="invalid_value")
-    fault = max(error.errors(include_url=False, include_input=False), key=lambda fault: len(fault["loc"]))
-    if fault["type"] == "json_invalid":
-        return bad_request(f"the request body is not valid JSON: {fault['ctx']['error']}", code="invalid_json")
+    faults = error.errors(include_url=False, include_input=False)
+    fault = max(faults, key=lambda fault: (fault["type"] in _WRONG_LENGTH, len(fault["loc"])))
     return bad_request(_sentence(fault), param=_path(fault), code=_CODES.get(fault["type"], "invalid_value"))
 
 
@@ -97,15 +100,31 @@ _CODES = {
 }
 
 
+_WRONG_LENGTH = ("too_long", "too_short")
+_JSON_WORDS = {  # pydantic speaks of Python's types
+    "model_type": "Input should be an object",
+    "dict_type": "Input should be an object",
+    "list_type": "Input should be an array",
+}
+
+
 def _path(fault: ErrorDetails) -> str | None:
     """`messages[0].content` from a location; the names of pydantic's union branches are left out."""
+    if fault["type"] == "extra_forbidden":
+        *parents, name = fault["loc"]
+        above = _joined(parents)
+        return f"{above}.{name}" if above else str(name)
+    return _joined(fault["loc"]) or None
+
+
+def _joined(parts: Iterable[int | str]) -> str:
     path = ""
-    for part in fault["loc"]:
+    for part in parts:
         if isinstance(part, int):
             path += f"[{part}]"
         elif part.isidentifier() and part.islower() and part not in _BRANCHES:
             path += f".{part}" if path else part
-    return path or None
+    return path
 
 
 _BRANCHES = {"str", "int", "float", "bool"}
@@ -119,7 +138,8 @@ def _sentence(fault: ErrorDetails) -> str:
         case "missing":
             return f"Missing required parameter: '{path}'"
         case _:
-            return f"Invalid '{path}': {fault['msg']}" if path else f"Invalid request body: {fault['msg']}"
+            what = _JSON_WORDS.get(fault["type"], fault["msg"])
+            return f"Invalid '{path}': {what}" if path else f"Invalid request body: {what}"
 
 
 def install(app: FastAPI) -> None:

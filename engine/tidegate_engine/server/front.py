@@ -82,11 +82,15 @@ class ServedModel:
         if name not in self.names:
             raise unknown_model(name, self.names)
 
+    def check_length(self, num_prompt: int) -> None:
+        """Raises ApiError unless a prompt of so many tokens leaves room for an answer."""
+        if num_prompt >= self.context:
+            raise prompt_too_long(f"the prompt has {num_prompt} tokens", self.context)
+
     def new_tokens(self, num_prompt: int, wanted: int | None) -> int:
         """Tokens to reserve: the client's limit, cut to the room left, or a finite default."""
+        self.check_length(num_prompt)
         room = self.context - num_prompt
-        if room < 1:
-            raise prompt_too_long(f"the prompt has {num_prompt} tokens", self.context)
         return min(room, wanted) if wanted else default_max_tokens(self.context, num_prompt, self.output_tokens)
 
 

@@ -22,6 +22,7 @@ async def encode_prompt(front: Front, prompt: Prompt, *, add_special_tokens: boo
         _check_size(front, prompt)
         encode = partial(front.codec.encode, prompt, add_special_tokens=add_special_tokens)
         return _known_ids(front, await _off_loop(front, encode))
+    front.model.check_length(len(prompt))  # first: looking through millions of ids takes a second
     return _known_ids(front, prompt)
 
 

@@ -10,10 +10,13 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     StrictBool,
+    StrictFloat,
     StrictInt,
     StringConstraints,
+    Tag,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -26,7 +29,7 @@ def _off(*neutral: object) -> AfterValidator:
     """Accepts null and the values that switch a feature off."""
 
     def check(value: object) -> object:
-        if value is None or any(value == other and isinstance(value, type(other)) for other in neutral):
+        if value is None or any(value == other and type(value) is type(other) for other in neutral):
             return value
         raise PydanticCustomError("unsupported", "this server does not support it; leave the field out")
 
@@ -55,8 +58,8 @@ class GenerationRequest(_Body):
     stream: StrictBool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[StrictFloat, Field(gt=0, le=1)] | None = None
     seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = None
     # vLLM's
@@ -163,14 +166,29 @@ TokenIds = Annotated[list[StrictInt], Field(min_length=1, fail_fast=True)]
 Prompt = str | TokenIds
 
 
+def _prompt_form(prompt: object) -> str:
+    """Told by the first item, so that a fault is looked for, and named, in what the client meant."""
+    match prompt:
+        case [str(), *_]:
+            return "several texts"
+        case [list(), *_]:
+            return "several of tokens"
+        case [*_]:
+            return "one of tokens"
+        case _:
+            return "one text"
+
+
 class CompletionRequest(GenerationRequest):
     """Body of POST /v1/completions. Several prompts give several choices, indexed in the prompts' order."""
 
-    prompt: (
-        Prompt
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
-    )
+    prompt: Annotated[
+        Annotated[str, Tag("one text")]
+        | Annotated[TokenIds, Tag("one of tokens")]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), Tag("several texts")]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag("several of tokens")],
+        Discriminator(_prompt_form),
+    ]
     add_special_tokens: StrictBool | None = True
     best_of: Annotated[Any, _off(1)] = None
     echo: Annotated[Any, _off(False)] = None

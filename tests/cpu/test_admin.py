@@ -122,6 +122,17 @@ async def test_a_known_token_drains_and_undrains(token):
     assert ready.status_code == 200
 
 
+async def test_a_stopping_engine_is_not_opened_again():
+    async with serving() as (client, state):
+        assert state.engine is not None
+        state.engine.drain()
+        state.phase = Phase.STOPPING
+        refused = await client.post("/undrain", headers=bearer(TOKEN))
+        assert state.engine.is_draining
+    assert refused.status_code == 409
+    assert refused.json()["error"]["code"] == "stopping"
+
+
 @pytest.mark.parametrize("path", ["/drain", "/undrain"])
 @pytest.mark.parametrize(
     ("headers", "digests", "status"),

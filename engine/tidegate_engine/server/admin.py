@@ -100,7 +100,7 @@ def create_admin_app(state: ProcessState, drain_token_sha256: tuple[str, ...]) -
 
     @app.post(UNDRAIN_PATH)
     async def undrain(request: Request) -> Response:
-        return _authorized(request, lambda engine: engine.undrain())
+        return _authorized(request, lambda engine: undrain_unless_stopping(state.phase, engine))
 
     def _authorized(request: Request, act: Callable[[AdminEngine], None]) -> Response:
         check_token(request.headers.get("authorization", ""), drain_token_sha256)
@@ -109,6 +109,13 @@ def create_admin_app(state: ProcessState, drain_token_sha256: tuple[str, ...]) -
         return _load_response(engine)
 
     return app
+
+
+def undrain_unless_stopping(phase: Phase, engine: AdminEngine) -> None:
+    """Raises ApiError (409) after SIGTERM: what is let in then would be cut off, and keep others from finishing."""
+    if phase is Phase.STOPPING:
+        raise ApiError(409, "this engine is stopping and cannot be undrained; use its successor", code="stopping")
+    engine.undrain()
 
 
 def check_token(authorization: str, sha256_digests: tuple[str, ...]) -> None:

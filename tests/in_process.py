@@ -37,12 +37,14 @@ class Gate:
         self.eos_token_ids, self.vocab_size = runner.eos_token_ids, runner.vocab_size
         self._runner = runner
         self._steps_left = -1
+        self.batch = StepBatch(())  # the last one asked for
         self.is_broken = False
         self.num_held = 0
         self._open = threading.Event()
         self._open.set()
 
     def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+        self.batch = batch
         if self._steps_left == 0:
             self._open.clear()
         self._steps_left -= 1

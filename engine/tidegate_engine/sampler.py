@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 ROWS_AT_ONCE = 8  # noise and sorting take a few copies of the logits they work on
+LEAST_TEMPERATURE = 1e-5  # below, a draw is greedy but for ties, and logits / temperature leave the range of fp32
 FIRST_CANDIDATES = 1024  # top-p rarely reaches further; sorting a whole vocabulary is slow on CPU
 _MASK = (1 << 64) - 1
 
@@ -25,10 +26,14 @@ class Draw:
     seed: int
     index: int  # of the output token: 0 is the first one of the answer
 
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < LEAST_TEMPERATURE
+
 
 def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
     """Token ids for fp32 logits [rows, vocab_size]; the logits are overwritten."""
-    if all(draw.temperature == 0 for draw in draws):
+    if all(draw.is_greedy for draw in draws):
         return _token_ids(logits.argmax(-1))
     tokens: list[int] = []
     for start in range(0, len(draws), ROWS_AT_ONCE):
@@ -45,8 +50,8 @@ def _token_ids(chosen: torch.Tensor) -> list[int]:
 def _perturbed(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     """Scaled, filtered logits plus noise; greedy rows pass unchanged."""
     device = logits.device
-    is_greedy = torch.tensor([[draw.temperature == 0] for draw in draws], device=device)
-    temperatures = torch.tensor([[draw.temperature or 1.0] for draw in draws], device=device)
+    is_greedy = torch.tensor([[draw.is_greedy] for draw in draws], device=device)
+    temperatures = torch.tensor([[1.0 if draw.is_greedy else draw.temperature] for draw in draws], device=device)
     logits /= temperatures
     if any(draw.top_k > 0 or draw.top_p < 1 for draw in draws):
         logits.masked_fill_(logits < _thresholds(logits, draws), float("-inf"))

@@ -97,6 +97,13 @@ def test_temperature_0_takes_the_largest_beside_rows_that_are_drawn():
     assert (tokens[0], tokens[2]) == (1, 0)
 
 
+@pytest.mark.parametrize("temperature", [1e-5, 1e-6, 1e-40, 1e-320])
+def test_a_temperature_close_to_0_takes_the_largest_however_close(temperature):
+    """In fp32 30 / 1e-38 is infinite, and so is 20 / 1e-38: the first of both would win."""
+    logits = torch.tensor([[20.0, 0.0, 30.0, -5.0]])
+    assert sample(logits, [draw(temperature=temperature)]) == [2]
+
+
 def test_top_k_draws_from_the_k_largest_in_their_proportions():
     logits = torch.tensor([0.0, 1.0, 2.0, 3.0, 2.5])
     observed = counts(logits, 4000, top_k=3)

@@ -123,7 +123,7 @@ def _sampling(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> 
         max_tokens=front.model.new_tokens(num_prompt_tokens, body.wanted_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
         top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=max(0, body.top_k or 0),
+        top_k=min(max(0, body.top_k or 0), front.model.vocab_size),
         seed=body.seed,
         stop_token_ids=stop_token_ids,
         ignore_eos=bool(body.ignore_eos),

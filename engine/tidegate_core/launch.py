@@ -5,6 +5,7 @@ spelled anywhere else. Exit codes and the termination message are part of it: th
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import NoReturn, Self
@@ -108,6 +109,14 @@ class EngineLaunch(BaseModel):
             return parse_bytes(value) if isinstance(value, str) else value
         except BadQuantity as error:
             raise ValueError(str(error)) from error
+
+    @field_validator("drain_token_sha256")
+    @classmethod
+    def _digests_are_digests(cls, digests: tuple[str, ...]) -> tuple[str, ...]:
+        for digest in digests:
+            if not re.fullmatch("[0-9a-fA-F]{64}", digest):
+                raise ValueError(f"'{digest}' is not a SHA-256, which has 64 hexadecimal digits; sha256sum prints one")
+        return digests
 
     def to_args(self) -> list[str]:
         """Arguments after `tidegate serve`, defaults left out; from_args(to_args(x)) == x."""

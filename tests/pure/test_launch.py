@@ -37,7 +37,7 @@ fields = {
     "served_name": st.lists(texts, max_size=3).map(tuple),
     "chat_template": st.none() | texts,
     "drain_seconds": st.floats(0, 1e6),
-    "drain_token_sha256": st.lists(texts, max_size=3).map(tuple),
+    "drain_token_sha256": st.lists(st.binary(min_size=32, max_size=32).map(bytes.hex), max_size=3).map(tuple),
     "threads": st.none() | positive,
     "sim_preemptions_per_minute": st.floats(0, 1e6),
 }
@@ -75,6 +75,7 @@ def test_arguments_may_be_separated_by_a_space_too() -> None:
         (["/m", "--port"], "--port"),
         (["/m", "--context=8"], "--context"),
         (["/m", "--slots=0"], "--slots"),
+        (["/m", "--drain-token-sha256=é"], "--drain-token-sha256: 'é' is not a SHA-256"),
         (["/m", "--kv-memory=lots"], "--kv-memory.*such as 80Gi"),
         (["/m", "--device=tpu"], "--device"),
         (["/m", "--max-wait-seconds=nan"], "--max-wait-seconds"),

@@ -9,6 +9,7 @@ import pytest
 
 from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
 from tidegate_engine.byte_codec import ByteCodec
+from tidegate_engine.chat_template import ChatTemplate
 from tidegate_engine.request import SamplingParams
 
 pytestmark = pytest.mark.anyio
@@ -201,6 +202,25 @@ async def test_content_parts_and_echoed_assistant_messages_are_understood():
     assert text == "system: be brief\nassistant: ok\nuser: go\n"
     assert response.json()["count"] == len(text)
     assert response.json()["max_model_len"] == CONTEXT
+
+
+class RefusingCodec(ByteCodec):
+    """A template that knows no system role."""
+
+    def encode_chat(self, turns):
+        template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}hi"
+        return self.encode(ChatTemplate(template, "the template").render(turns, {}), add_special_tokens=False)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+async def test_what_a_template_refuses_is_the_clients_to_change(path):
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}]
+    body = {"model": MODEL, "messages": messages}
+    async with running_app(codec=RefusingCodec()) as served:
+        refused = await served.client.post(path, json=body)
+        taken = await served.client.post(path, json={**body, "messages": messages[1:]})
+    assert (refused.status_code, taken.status_code) == (400, 200)
+    assert "no system role here" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

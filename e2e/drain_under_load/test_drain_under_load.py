@@ -1,6 +1,5 @@
 """`kubectl delete pod` of an engine in the middle of a long answer: the answer ends well, and nobody else notices."""
 
-import threading
 from pathlib import Path
 
 from e2e.cluster.cluster import Cluster
@@ -27,20 +26,18 @@ def test_a_deleted_pod_finishes_its_answer_and_new_requests_go_elsewhere(
     manual = {"scaling": {"mode": "Manual"}, "replicas": 2, "drain": {"timeoutSeconds": 60}}
     pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", **manual))
     pool.wait_for_ready_replicas(2)
-    stream = Burst(pool.url(), "chat", num_clients=1, max_tokens=LONG_ANSWER_TOKENS)
+    stream = Burst(pool.url(), "chat", num_clients=1, max_tokens=LONG_ANSWER_TOKENS, asks_once=True)
     stream.start()
     leaving = wait_for("the engine of the long answer", lambda: busy(pool), timeout_seconds=20)
-    ending = threading.Thread(target=stream.finish)  # waits for its answer, begins no other
-    ending.start()
     others = Burst(pool.url(), "chat", num_clients=2, max_tokens=SHORT_ANSWER_TOKENS)
     others.start()
 
     cluster.kubectl("delete", "pod", leaving.name, "--namespace", pools_namespace, "--wait=false")
     wait_for(f"the drain of {leaving.name}", lambda: leaving.load().draining, timeout_seconds=30)
     assert stream.result.num_completed == 0, "the long answer is over before its engine drains"
-    ending.join(60)
-    assert (stream.result.num_completed, stream.result.num_failed) == (1, 0), stream.result.fault
-    assert stream.result.num_tokens >= LONG_ANSWER_TOKENS * 0.9
+    answered = stream.finish()
+    assert (answered.num_completed, answered.num_failed) == (1, 0), answered.fault
+    assert answered.num_tokens >= LONG_ANSWER_TOKENS * 0.9
     result = others.finish()
     assert (result.num_failed, result.num_refused) == (0, 0), result.fault
     assert result.num_completed > 5

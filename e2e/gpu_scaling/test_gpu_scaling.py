@@ -11,14 +11,18 @@ from e2e.cluster.fixtures import NUM_GPUS
 from e2e.cluster.images import ImageBuilder
 from e2e.cluster.pods import RestrictedPod
 from e2e.installation.burst import Burst
+from e2e.installation.engines import EnginePod
 from e2e.installation.operator import Installation
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import Pool
 from e2e.installation.sim_pool import SLOTS, provide_sim_model, sim_pool
+from tidegate_core.telemetry import API_PORT
 
-BURST = {"minReplicas": 1, "maxReplicas": 3, "scaling": {"scaleDownHoldSeconds": 5}, "drain": {"timeoutSeconds": 60}}
+BURST = {"minReplicas": 1, "maxReplicas": 2, "scaling": {"scaleDownHoldSeconds": 5}, "drain": {"timeoutSeconds": 120}}
 PATIENT = {"maxRequests": 64, "maxWaitSeconds": 3600}  # a queue that refuses nobody
 ANSWER_TOKENS = 100  # 2 s and more
+
+LONG_ANSWER_TOKENS = 2400  # 50 s and more: the scaler looks 30 s back before it lets a replica go
 
 
 @pytest.fixture
@@ -34,15 +38,19 @@ def test_a_burst_is_followed_up_and_down_and_who_leaves_is_drained_first(
     assert pool.status()["sizing"]["slots"] == SLOTS
     burst = Burst(pool.url(), "chat", num_clients=4 * SLOTS, max_tokens=ANSWER_TOKENS)
     burst.start()
-    wait_for("a second replica that serves", lambda: pool.status()["readyReplicas"] >= 2, timeout_seconds=60)
+    pool.wait_for_ready_replicas(2)
+    long_answers = [long_answer(engine) for engine in pool.engines()]
     result = burst.finish()
     assert (result.num_failed, result.num_refused) == (0, 0), result.fault
 
-    def drained() -> bool:
-        return any(not engine.is_serving and not engine.is_terminating for engine in pool.engines())
-
-    wait_for("a pod that is out of the Service and not deleted yet", drained, timeout_seconds=120)
-    wait_for("one replica", lambda: len(pool.engines()) == 1, timeout_seconds=120)
+    leaving = wait_for("a pod that is out of the Service", lambda: out_of_service(pool), timeout_seconds=120)
+    assert leaving.load().running == 1
+    assert not leaving.is_terminating
+    for answer in long_answers:
+        result = answer.finish()
+        assert (result.num_completed, result.num_failed) == (1, 0), result.fault
+    wait_for("one replica", lambda: len(pool.engines()) == 1, timeout_seconds=60)
+    assert leaving.name not in {engine.name for engine in pool.engines()}
     pool.wait_for_condition("Ready")
     moves = pool.scaling_history()
     assert "predicted wait" in moves[-1]["reason"]
@@ -72,6 +80,18 @@ def test_a_replica_without_a_gpu_is_named_and_comes_up_when_one_is_free(
     if wanted <= NUM_GPUS:
         pool.wait_for_condition("Ready")
     sim_engines.assert_quiescent(pools_namespace)
+
+
+def long_answer(engine: EnginePod) -> Burst:
+    """One answer, asked of this engine, that goes on until long after the burst."""
+    url = f"http://{engine.address}:{API_PORT}/v1"
+    answer = Burst(url, "chat", num_clients=1, max_tokens=LONG_ANSWER_TOKENS, asks_once=True)
+    answer.start()
+    return answer
+
+
+def out_of_service(pool: Pool) -> EnginePod | None:
+    return next((engine for engine in pool.engines() if not engine.is_serving), None)
 
 
 @contextmanager

@@ -30,12 +30,15 @@ class BurstResult:
 
 
 class Burst:
-    """`num_clients` closed-loop clients in a thread, from start() to finish(), which lets running streams end."""
+    """`num_clients` closed-loop clients in a thread, from start() to finish(), which lets running streams end.
 
-    def __init__(self, url: str, model: str, *, num_clients: int, max_tokens: int) -> None:
+    With `asks_once` each client has one request and is content.
+    """
+
+    def __init__(self, url: str, model: str, *, num_clients: int, max_tokens: int, asks_once: bool = False) -> None:
         self.result = BurstResult()
         self._url, self._model, self._max_tokens = url, model, max_tokens
-        self._num_clients = num_clients
+        self._num_clients, self._asks_once = num_clients, asks_once
         self._is_over = threading.Event()
         self._has_left = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), name="burst", daemon=True)
@@ -76,7 +79,7 @@ class Burst:
                 default_headers={"Connection": "close"},
             )  # fmt: skip
             number = index
-            while not self._is_over.is_set():
+            while number == index or not (self._is_over.is_set() or self._asks_once):
                 await self._request(client, f"{PROMPTS[number % len(PROMPTS)]} ({number})", self._is_over.is_set)
                 number += self._num_clients
 

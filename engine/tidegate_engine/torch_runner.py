@@ -13,6 +13,7 @@ from typing import Self
 import torch
 
 from tidegate_core.accelerator import Device
+from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import AttentionKind, EngineLaunch
 from tidegate_core.memory import LOGITS_ROWS
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan
@@ -53,12 +54,16 @@ class TorchRunner:
     def load(cls, launch: EngineLaunch, path: Path, *, memory_bytes: int | None = None) -> Self:
         """Loads, allocates the KV pool and computes a first step, so that requests meet a warm engine.
 
-        `memory_bytes` of the device; None: the container's or the card's. Raises CheckpointError or DoesNotFit.
+        `memory_bytes` of the device; None: the container's or the card's.
+        Raises BadLaunch, CheckpointError or DoesNotFit.
         """
+        kind = choose_attention(launch.attention, launch.device)
+        if launch.device is Device.CUDA and not torch.cuda.is_available():
+            raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
         loaded = load(launch, path)
         plan = plan_pool(launch, loaded, memory_bytes)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
-        attention = attention_for(choose_attention(launch.attention, launch.device))
+        attention = attention_for(kind)
         runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))
         runner.warm_up()
         return runner

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from paged_batches import BLOCK_SIZE, dense_attention, random_batch
+from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import AttentionKind, Device
 from tidegate_engine.attention.base import choose_attention
 from tidegate_engine.attention.reference import PREFILL_QUERIES, SHORT_CONTEXT_BLOCKS, attend
@@ -68,3 +69,5 @@ def test_auto_takes_the_kernel_on_cuda_and_the_reference_on_cpu():
     assert choose_attention(AttentionKind.AUTO, Device.CUDA) is AttentionKind.TRITON
     assert choose_attention(AttentionKind.AUTO, Device.CPU) is AttentionKind.REFERENCE
     assert choose_attention(AttentionKind.REFERENCE, Device.CUDA) is AttentionKind.REFERENCE
+    with pytest.raises(BadLaunch, match="--device cuda"):
+        choose_attention(AttentionKind.TRITON, Device.CPU)

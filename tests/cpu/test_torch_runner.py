@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from running import answers, greedy_params
+from tidegate_core.accelerator import Device
+from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
 from tidegate_engine.exits import DoesNotFit
 from tidegate_engine.request import SamplingParams
@@ -89,6 +91,13 @@ def test_kv_memory_is_spent_on_blocks_and_not_exceeded(runner):
     block_bytes = 2 * 2 * 16 * 2 * 16 * 4  # layers x (keys, values) x tokens x heads x head size x fp32
     assert runner.num_blocks == KV_BYTES // block_bytes
     assert runner.cache.num_bytes == runner.plan.pool_bytes == runner.num_blocks * block_bytes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+def test_a_gpu_that_is_not_there_is_told_before_anything_is_loaded(tmp_path):
+    launch = EngineLaunch(model=str(tmp_path), device=Device.CUDA)
+    with pytest.raises(BadLaunch, match="no NVIDIA GPU is visible"):
+        TorchRunner.load(launch, tmp_path)
 
 
 def test_a_context_that_does_not_fit_is_refused_with_the_numbers(folder):

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import torch
 
+from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import AttentionKind, Device
 
 
@@ -61,7 +62,12 @@ class Attention(Protocol):
 
 
 def choose_attention(kind: AttentionKind, device: Device) -> AttentionKind:
-    """The implementation behind `auto`: the Triton kernel on CUDA, the reference elsewhere."""
+    """The implementation behind `auto`: the Triton kernel on CUDA, the reference elsewhere.
+
+    Raises BadLaunch for the kernel on a CPU, which could only interpret it.
+    """
+    if kind is AttentionKind.TRITON and device is Device.CPU:
+        raise BadLaunch("--attention triton needs --device cuda; leave it out, or give --attention auto")
     if kind is not AttentionKind.AUTO:
         return kind
     return AttentionKind.TRITON if device is Device.CUDA else AttentionKind.REFERENCE

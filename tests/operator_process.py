@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cluster.access import ApiAccess
+from e2e.installation.quiescence import moved_in_resyncs
 from tidegate_operator.errors import NotFound
 from tidegate_operator.events import CONTROLLER
 from tidegate_operator.kube import ApiServer
@@ -30,8 +31,6 @@ _RESOURCES = {
     for each in (POOL, *CHILDREN, POD, EVENT)
     for spelling in (each.plural, f"{each.plural}.{each.group}", each.kind.lower())
 }
-QUIET_RECONCILES = 4  # resyncs that must write nothing
-NUM_LOOKS = 4
 
 
 @dataclass
@@ -138,24 +137,10 @@ class OperatorUnderTest:
         return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in items}
 
     def assert_quiescent(self, kinds: str = WATCHED_KINDS) -> None:
-        """Forced resyncs write nothing: whatever the scenario was, it is over.
-
-        The cluster's own controllers may still be writing, so a look that sees a change is repeated; an operator that
-        writes at every resync is seen each time.
-        """
-        moved: set[str] = set()
-        for _ in range(NUM_LOOKS):
-            before = self.versions(kinds)
-            self._resync()
-            after = self.versions(kinds)
-            moved = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
-            if not moved:
-                return
-        raise AssertionError(f"moves at every resync: {sorted(moved)}\n{self.log()[-3000:]}")
-
-    def _resync(self) -> None:
-        enough = self.num_reconciles() + QUIET_RECONCILES * len(self.get("inferencepools"))
-        eventually(lambda: self.num_reconciles() >= enough, timeout_seconds=60, what="resyncs")
+        """Forced resyncs write nothing: whatever the scenario was, it is over."""
+        num_pools = len(self.get("inferencepools"))
+        moved = moved_in_resyncs(lambda: self.versions(kinds), self.num_reconciles, num_pools=num_pools)
+        assert not moved, f"moves at every resync: {sorted(moved)}\n{self.log()[-3000:]}"
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from e2e.installation.namespaces import RESTRICTED
 from e2e.installation.operator import Installation
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import KIND, Pool, provide_model
-from e2e.installation.quiescence import NUM_RESYNCS, moved_in_resyncs
+from e2e.installation.quiescence import NUM_RESYNCS
 from tests.real_model import gemma_gguf
 
 MANIFEST = Path(__file__).parent / "pool.yaml"
@@ -52,7 +52,7 @@ def main(arguments: list[str]) -> int:
         installation, pool = deploy(say, cluster, images)
         if not keep:
             show_scaling(say, pool)
-            show_restart(say, cluster, installation)
+            show_restart(say, installation)
     except BaseException:
         print(describe(cluster), file=sys.stderr)
         raise
@@ -141,10 +141,10 @@ def show_history(say: Narrator, pool: Pool) -> None:
         raise Broken(f"status.scalingHistory should show 1 -> 2 -> 1, it shows {moves}")
 
 
-def show_restart(say: Narrator, cluster: Cluster, installation: Installation) -> None:
+def show_restart(say: Narrator, installation: Installation) -> None:
     say.step("The operator is killed and comes back; its resyncs must change nothing")
     installation.restart()
-    moved = moved_in_resyncs(cluster, NAMESPACE, installation.num_reconciles)
+    moved = installation.moved_in_resyncs(NAMESPACE)
     if moved:
         raise Broken(f"resyncs moved the resourceVersion of {', '.join(sorted(moved))}")
     say.detail(f"{NUM_RESYNCS} forced resyncs after the restart: no resourceVersion moved")

@@ -87,7 +87,7 @@ def _read_pool(file: str) -> "InferencePool":
 
     from tidegate_operator.api.base import KIND
     from tidegate_operator.api.errors import BadManifest
-    from tidegate_operator.api.v1alpha1 import read_manifest
+    from tidegate_operator.api.manifest import read_manifest
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")

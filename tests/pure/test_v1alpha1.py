@@ -9,9 +9,10 @@ import pytest
 from pool_cases import BAD_NAME_SENTENCE, BAD_NAMES, BROKEN, FINE
 from tidegate_core.samples import Memory
 from tidegate_operator.api.errors import BadManifest
+from tidegate_operator.api.manifest import read_manifest
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.status import ScalerStatus, ScalingEvent
-from tidegate_operator.api.v1alpha1 import InferencePool, read_manifest
+from tidegate_operator.api.v1alpha1 import InferencePool
 
 
 def manifest(**spec: Any) -> dict[str, Any]:

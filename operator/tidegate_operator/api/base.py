@@ -1,7 +1,7 @@
 """What every model of the resource shares: camelCase on the wire, frozen in memory, docstrings as `kubectl explain`.
 
 Stored objects are read leniently (`extra="ignore"`), so that an older operator survives a newer CRD; manifests that a
-person hands to the command line are read strictly, by `read_manifest`.
+person hands to the command line are read strictly, by manifest.py.
 """
 
 from datetime import UTC, datetime

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from tidegate_operator.api.base import CRD_NAME, GROUP, KIND, PLURAL, VERSION
-from tidegate_operator.api.rules import NAME, validations
+from tidegate_operator.api.rules import with_rules
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.structural import Schema, structural_schema
@@ -72,7 +72,7 @@ def _version() -> dict[str, Any]:
 
 def pool_schema() -> Schema:
     """Schema of the whole object; metadata is the API server's own."""
-    return {
+    return with_rules({
         "type": "object",
         "description": InferencePool.__doc__,
         "required": ["spec"],
@@ -83,8 +83,7 @@ def pool_schema() -> Schema:
             "spec": structural_schema(InferencePoolSpec),
             "status": structural_schema(InferencePoolStatus),
         },
-        **validations(NAME),
-    }
+    })  # fmt: skip
 
 
 def crd_yaml() -> str:

@@ -1,16 +1,16 @@
 """What a spec must not contradict, each rule twice side by side: as CEL for the API server, as Python for files.
 
 `tidegate plan -f` needs no cluster, yet refuses what the API server would refuse, with the same sentence. A test holds
-both forms against the same table of manifests. A sentence tells the user what to do.
+both forms against the same table of manifests. A sentence tells the user what to do. crd.py puts the CEL into the
+schema, manifest.py asks the Python.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
 
-if TYPE_CHECKING:
-    from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.api.structural import Schema
+from tidegate_operator.api.v1alpha1 import InferencePool
 
 MAX_NAME_LENGTH = 40  # children append up to 23 characters and must stay within 63
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
@@ -22,54 +22,58 @@ _RESOURCE = f"^(cpu|({_LABEL}[.])+{_LABEL}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9
 
 @dataclass(frozen=True)
 class Rule:
-    """`cel` is about `self`, the node it hangs on; `holds` about the whole pool."""
+    """`cel` is about `self`, the node at `path`; `holds` about the whole pool."""
 
+    path: str  # fields with dots; empty for the whole object
     cel: str
     sentence: str
-    holds: Callable[["InferencePool"], bool]
-
-
-def validations(*rules: Rule) -> dict[str, Any]:  # JSON schema extras are free-form
-    """For the `json_schema_extra` of the model or field that the rules hang on."""
-    return {"x-kubernetes-validations": [{"rule": rule.cel, "message": rule.sentence} for rule in rules]}
+    holds: Callable[[InferencePool], bool]
 
 
 NAME = Rule(
+    "",
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH} && self.metadata.name.matches('{_NAME}')",
     f"metadata.name must have at most {MAX_NAME_LENGTH} characters, start with a letter and hold only a-z, 0-9, -",
     lambda pool: len(pool.metadata.name) <= MAX_NAME_LENGTH and bool(re.search(_NAME, pool.metadata.name)),
 )
 MODEL_URI = Rule(
+    "spec.model.uri",
     f"self.matches('{_URI}')",
     "model.uri must be pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and a path inside it",
     lambda pool: bool(re.search(_URI, pool.spec.model.uri)),
 )
 ACCELERATOR_RESOURCE = Rule(
+    "spec.accelerator.resource",
     f"self.matches('{_RESOURCE}')",
     "accelerator.resource must be an extended resource such as nvidia.com/gpu, or cpu for a pool without accelerators",
     lambda pool: bool(re.search(_RESOURCE, pool.spec.accelerator.resource)),
 )
 CONTEXT_ORDER = Rule(
+    "spec.context",
     "!has(self.min) || !has(self.max) || self.min <= self.max",
     "context.min is larger than context.max; lower min or raise max",
     lambda pool: (pool.spec.context.min or 0) <= (pool.spec.context.max or pool.spec.context.min or 0),
 )
 SOME_REPLICAS = Rule(
+    "spec.replicas",
     "self >= 1",
     "replicas must be at least 1; to stop every replica set suspend to true",
     lambda pool: pool.spec.replicas >= 1,
 )
 SOME_MINIMUM = Rule(
+    "spec.minReplicas",
     "self >= 1",
     "minReplicas must be at least 1; to stop every replica set suspend to true",
     lambda pool: pool.spec.min_replicas >= 1,
 )
 BOUNDS_ORDER = Rule(
+    "spec",
     "!has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",
     "minReplicas is larger than maxReplicas; lower minReplicas or raise maxReplicas",
     lambda pool: pool.spec.min_replicas <= (pool.spec.max_replicas or pool.spec.min_replicas),
 )
 START_WITHIN_MAXIMUM = Rule(
+    "spec",
     "self.scaling.mode != 'Auto' || !has(self.maxReplicas) || self.replicas <= self.maxReplicas",
     "replicas is larger than maxReplicas; lower replicas, raise maxReplicas, or set scaling.mode to Manual",
     lambda pool: (
@@ -77,11 +81,13 @@ START_WITHIN_MAXIMUM = Rule(
     ),
 )
 CPU_HAS_MEMORY = Rule(
+    "spec",
     "self.accelerator.resource != 'cpu' || has(self.pod.resources.limits) && 'memory' in self.pod.resources.limits",
     "a cpu pool needs pod.resources.limits.memory: it is the memory of the device, such as 4Gi",
     lambda pool: not pool.spec.accelerator.is_cpu or "memory" in pool.spec.pod.resources.limits,
 )
 CPU_HAS_NO_DEVICE_MEMORY = Rule(
+    "spec",
     "self.accelerator.resource != 'cpu' || !has(self.accelerator.memory)",
     "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
     lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.accelerator.memory is None,
@@ -93,6 +99,19 @@ RULES = (
 )  # fmt: skip
 
 
-def broken(pool: "InferencePool") -> list[str]:
+def broken(pool: InferencePool) -> list[str]:
     """Sentences of the rules that a pool breaks; empty where the API server would take it."""
     return [rule.sentence for rule in RULES if not rule.holds(pool)]
+
+
+def with_rules(schema: Schema, rules: tuple[Rule, ...] = RULES) -> Schema:
+    """The schema of the whole object, each rule at its node; nothing of the argument is changed."""
+    here = [{"rule": rule.cel, "message": rule.sentence} for rule in rules if not rule.path]
+    below: dict[str, tuple[Rule, ...]] = {}
+    for rule in rules:
+        first, _, rest = rule.path.partition(".")
+        if first:
+            below[first] = (*below.get(first, ()), replace(rule, path=rest))
+    children = {name: with_rules(schema["properties"][name], inner) for name, inner in below.items()}
+    properties = {"properties": {**schema["properties"], **children}} if children else {}
+    return {**schema, **properties, **({"x-kubernetes-validations": here} if here else {})}

@@ -1,17 +1,14 @@
 """What a user asks of a pool. All but `model.uri` may be absent: then it is chosen, and status says what and why.
 
-A docstring under a field is its text in `kubectl explain`; what they must not contradict
-stands in rules.py.
+A docstring under a field is its text in `kubectl explain`; what fields must not contradict stands in rules.py.
 """
 
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from tidegate_operator.api import rules
 from tidegate_operator.api.base import ApiModel, Quantity
-from tidegate_operator.api.rules import validations
 
 CPU_RESOURCE = "cpu"
 
@@ -22,7 +19,7 @@ Name = Annotated[str, Field(min_length=1, max_length=253)]
 class ModelSource(ApiModel):
     """Where the model is and how clients call it."""
 
-    uri: str = Field(max_length=1024, json_schema_extra=validations(rules.MODEL_URI))
+    uri: str = Field(max_length=1024)
     """The model as pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and the directory or GGUF file in it."""
     served_names: tuple[Name, ...] = Field(
         default=(), max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}
@@ -45,8 +42,6 @@ class ModelSource(ApiModel):
 class ContextLimits(ApiModel):
     """How long a sequence (prompt and output) may be, in tokens. Sizing may shrink to `min`, never below."""
 
-    model_config = ConfigDict(json_schema_extra=validations(rules.CONTEXT_ORDER))
-
     max: int | None = Field(default=None, ge=16, le=16_777_216)
     """Longest sequence wanted. Absent: as long as the model allows and memory holds."""
     min: int | None = Field(default=None, ge=16, le=16_777_216)
@@ -66,11 +61,7 @@ class Traffic(ApiModel):
 class Accelerator(ApiModel):
     """The device a replica runs on: one of `resource`, or the pod's cores for `cpu`."""
 
-    resource: str = Field(
-        default="nvidia.com/gpu",
-        max_length=253,
-        json_schema_extra=validations(rules.ACCELERATOR_RESOURCE),
-    )
+    resource: str = Field(default="nvidia.com/gpu", max_length=253)
     """Extended resource of the device plugin, or `cpu`: then the device's memory is the pod's memory limit."""
     memory: Quantity | None = None
     """Memory of one device, such as 24Gi. Absent: from the nodes' labels."""
@@ -165,18 +156,8 @@ class PodSettings(ApiModel):
     """Requests and limits of the engine container."""
 
 
-_CROSS_RULES = (
-    rules.BOUNDS_ORDER,
-    rules.START_WITHIN_MAXIMUM,
-    rules.CPU_HAS_MEMORY,
-    rules.CPU_HAS_NO_DEVICE_MEMORY,
-)
-
-
 class InferencePoolSpec(ApiModel):
     """The wish. Only `model` is required."""
-
-    model_config = ConfigDict(json_schema_extra=validations(*_CROSS_RULES))
 
     model: ModelSource
     """The model to serve."""
@@ -186,9 +167,9 @@ class InferencePoolSpec(ApiModel):
     """What requests look like."""
     accelerator: Accelerator = Accelerator()
     """What a replica runs on."""
-    replicas: int = Field(default=1, le=1000, json_schema_extra=validations(rules.SOME_REPLICAS))
+    replicas: int = Field(default=1, le=1000)
     """Manual mode: the number of replicas. Auto mode: the size to start with, brought between the bounds."""
-    min_replicas: int = Field(default=1, le=1000, json_schema_extra=validations(rules.SOME_MINIMUM))
+    min_replicas: int = Field(default=1, le=1000)
     """Auto mode: never fewer."""
     max_replicas: int | None = Field(default=None, ge=1, le=1000)
     """Auto mode: never more. Absent: the larger of replicas and minReplicas, so that nothing grows unasked."""

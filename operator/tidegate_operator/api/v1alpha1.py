@@ -1,16 +1,11 @@
-"""The InferencePool, tidegate.dev/v1alpha1: the whole object as stored, and as a person writes it.
+"""The InferencePool, tidegate.dev/v1alpha1: the whole object as stored.
 
-The operator reads stored objects with `InferencePool.model_validate`; the command line reads files with
-`read_manifest`, which knows no forgiveness.
+The operator reads it with `InferencePool.model_validate`, leniently; what a person wrote is read by manifest.py.
 """
 
-from typing import Any
-
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from tidegate_operator.api.base import API_VERSION, KIND, ApiModel, Timestamp
-from tidegate_operator.api.errors import BadManifest
-from tidegate_operator.api.rules import broken
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.status import InferencePoolStatus
 
@@ -41,29 +36,3 @@ class InferencePool(ApiModel):
     @property
     def is_deleting(self) -> bool:
         return self.metadata.deletion_timestamp is not None
-
-
-def read_manifest(document: object, *, source: str) -> InferencePool:
-    """A pool from one parsed YAML document. Raises BadManifest, naming `source`, each wrong field and what is wrong."""
-    if not isinstance(document, dict) or document.get("kind") != KIND:
-        kind = document.get("kind") if isinstance(document, dict) else type(document).__name__
-        raise BadManifest(f"{source}: expected kind {KIND} of {API_VERSION}, found {kind}")
-    if document.get("apiVersion") != API_VERSION:
-        raise BadManifest(f"{source}: apiVersion is {document.get('apiVersion')}; this version reads {API_VERSION}")
-    try:
-        spec = InferencePoolSpec.model_validate(
-            document.get("spec") or {}, extra="forbid", by_alias=True, by_name=False
-        )
-        pool = InferencePool.model_validate({**document, "spec": spec})
-    except ValidationError as error:
-        raise BadManifest(f"{source}: " + "; ".join(_sentence(item) for item in error.errors())) from error
-    if sentences := broken(pool):
-        raise BadManifest(f"{source}: " + "; ".join(sentences))
-    return pool
-
-
-def _sentence(item: Any) -> str:  # pydantic's ErrorDetails
-    field = ".".join(["spec", *(str(part) for part in item["loc"])])
-    if item["type"] == "extra_forbidden":
-        return f"{field}: is not a field of this resource; check the spelling"
-    return f"{field}: {item['msg'].removeprefix('Value error, ')}"

@@ -238,7 +238,7 @@ async def test_every_client_that_a_full_queue_refuses_gets_its_own_answer():
 async def test_when_one_of_several_prompts_is_refused_none_of_them_runs():
     async with running_app(slots=1, max_queue=1) as served:
         with served.gate.closed():
-            running = served.background(COMPLETIONS, json.loads(completion(max_tokens=2)))
+            running = served.background(COMPLETIONS, json.loads(completion(max_tokens=200)))
             await served.eventually(lambda: served.load().running == 1)
             response = await served.client.post(COMPLETIONS, content=completion(prompt=["a", "b", "c"], max_tokens=2))
             assert_openai_error(response, 503)
@@ -270,8 +270,8 @@ def assert_openai_error(response: httpx.Response, status: int) -> None:
 
 @asynccontextmanager
 async def saturated(served: ServedApp) -> AsyncIterator[None]:
-    """One request runs behind the closed gate, one waits: a queue of one is full."""
-    body = json.loads(completion(max_tokens=2))
+    """One request runs behind the closed gate and one waits, both for long as predicted: a queue of one is full."""
+    body = json.loads(completion(max_tokens=200))
     with served.gate.closed():
         running = served.background(COMPLETIONS, body)
         await served.eventually(lambda: served.load().running == 1)

@@ -25,6 +25,7 @@ class FakeEngine:
     report: LoadReport = IDLE
     is_ready: bool = True
     is_answering: bool = True
+    body: str | None = None  # said instead of the report
     num_unauthorised: int = 0
 
     def set_load(self, **changes: object) -> None:
@@ -34,7 +35,7 @@ class FakeEngine:
     def answer_load(self, _: web.Request) -> web.Response:
         if not self.is_answering:
             return web.Response(status=500)
-        return web.json_response(text=self.report.model_dump_json(by_alias=True))
+        return web.json_response(text=self.report.model_dump_json(by_alias=True) if self.body is None else self.body)
 
     def answer_drain(self, request: web.Request) -> web.Response:
         if request.headers.get("Authorization") != f"Bearer {self.token}":

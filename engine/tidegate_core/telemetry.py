@@ -4,6 +4,8 @@ Written once, so that a probe, a scrape, a dashboard and the engine cannot disag
 of the Gateway API inference extension's model-server protocol, which existing gateways and dashboards read.
 """
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
@@ -18,8 +20,15 @@ DRAIN_PATH = "/drain"
 UNDRAIN_PATH = "/undrain"
 
 
+MAX_COUNT = 2**53  # exact in every JSON reader; a report with more is nonsense
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
 class _Wire(BaseModel):
-    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore", allow_inf_nan=False
+    )
 
 
 class StepFit(_Wire):
@@ -34,27 +43,27 @@ class StepFit(_Wire):
 class EngineSizing(_Wire):
     """What the engine really allocated, to be compared with what was planned."""
 
-    context: int
-    slots: int
-    kv_blocks_total: int
-    block_size: int
-    kv_bytes: int
-    weight_bytes: int
-    resident_bytes: int = Field(description="private memory of the engine process (RssAnon)")
+    context: Count
+    slots: Count
+    kv_blocks_total: Count
+    block_size: Count
+    kv_bytes: Count
+    weight_bytes: Count
+    resident_bytes: Count = Field(description="private memory of the engine process (RssAnon)")
 
 
 class LoadReport(_Wire):
     """Body of GET /load on the admin port: cumulative counters since `boot_id`, and the state of this moment."""
 
     boot_id: str = Field(description="changes when the process restarts, so that a counter that fell is understood")
-    arrivals: int = Field(ge=0, description="requests seen, capacity refusals included, client errors not")
-    rejects: int = Field(ge=0, description="refusals for lack of capacity")
-    completions: int = Field(ge=0)
-    preemptions: int = Field(ge=0)
-    running: int = Field(ge=0)
-    waiting: int = Field(ge=0)
-    kv_blocks_used: int = Field(ge=0, description="blocks held by live requests")
-    kv_blocks_total: int = Field(ge=0)
+    arrivals: Count = Field(description="requests seen, capacity refusals included, client errors not")
+    rejects: Count = Field(description="refusals for lack of capacity")
+    completions: Count
+    preemptions: Count
+    running: Count
+    waiting: Count
+    kv_blocks_used: Count = Field(description="blocks held by live requests")
+    kv_blocks_total: Count
     eta_seconds: float = Field(ge=0, description="predicted wait of a p90 request that arrives now")
     draining: bool
     step_fit: StepFit

@@ -15,6 +15,8 @@ from tidegate_core.telemetry import ADMIN_PORT, DRAIN_PATH, LOAD_PATH, UNDRAIN_P
 from tidegate_operator.errors import EngineUnreachable
 from tidegate_operator.observed import Pod
 
+MAX_REPORT_BYTES = 65_536  # a report has about 1 kB
+
 
 class Engines(Protocol):
     """What the operator asks of engines."""
@@ -53,7 +55,8 @@ class AdminPorts:
         url = self._url(ip, DRAIN_PATH if is_draining else UNDRAIN_PATH)
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         try:
-            async with self._free, self._session.post(url, headers=headers, timeout=self._timeout) as response:
+            request = self._session.post(url, headers=headers, timeout=self._timeout, allow_redirects=False)
+            async with self._free, request as response:
                 if response.status >= 300:
                     raise EngineUnreachable(f"POST {url}: HTTP {response.status}; is the drain token the pods' own?")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -62,12 +65,22 @@ class AdminPorts:
     async def _load(self, pod: Pod) -> LoadReport | None:
         assert pod.ip is not None
         try:
-            async with self._free, self._session.get(self._url(pod.ip, LOAD_PATH), timeout=self._timeout) as response:
-                body = await response.read()
-                return LoadReport.model_validate_json(body) if response.status == 200 else None
+            request = self._session.get(self._url(pod.ip, LOAD_PATH), timeout=self._timeout, allow_redirects=False)
+            async with self._free, request as response:
+                return LoadReport.model_validate_json(await _body(response)) if response.status == 200 else None
         except (aiohttp.ClientError, TimeoutError, OSError, ValidationError):
             return None  # a missing sample: the scaler knows what that means
 
     def _url(self, ip: str, path: str) -> str:
         host = f"[{ip}]" if ":" in ip else ip
         return f"http://{host}:{self._admin_port}{path}"
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """The whole body, if it is short: an engine that never stops talking must not fill our memory."""
+    body = b""
+    async for chunk in response.content.iter_chunked(MAX_REPORT_BYTES):
+        body += chunk
+        if len(body) > MAX_REPORT_BYTES:
+            raise aiohttp.ClientPayloadError(f"more than {MAX_REPORT_BYTES} bytes")
+    return body

@@ -7,9 +7,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import aiohttp
+import pytest
 
 from fake_engines import FakeEngine, FakeEngines
-from pools import pod
+from pools import IDLE, pod
 from tidegate_core.telemetry import ADMIN_PORT
 from tidegate_operator.observed import Pod
 from tidegate_operator.scrape import AdminPorts
@@ -63,3 +64,30 @@ def test_pods_that_do_not_run_or_leave_are_not_asked(engines: FakeEngines) -> No
     )
     names, _ = asyncio.run(scraped(*pods))
     assert names == {"serving"}
+
+
+def test_an_engine_that_never_stops_talking_is_a_missing_sample(engines: FakeEngines) -> None:
+    talker, good = engines.start("talker"), engines.start("good")
+    talker.body = IDLE.model_dump_json(by_alias=True) + " " * 10_000_000
+    names, _ = asyncio.run(scraped(pod_of("talker", talker), pod_of("good", good)))
+    assert names == {"good"}
+
+
+@pytest.mark.parametrize(
+    ("truth", "lie"),
+    [
+        ('"etaSeconds":0.0', '"etaSeconds":NaN'),
+        ('"etaSeconds":0.0', '"etaSeconds":Infinity'),
+        ('"etaSeconds":0.0', '"etaSeconds":-1'),
+        ('"running":0', '"running":-5'),
+        ('"running":0', f'"running":1{"0" * 400}'),
+        ('"kvBlocksTotal":500', f'"kvBlocksTotal":1{"0" * 30}'),
+        ('"baseSeconds":0.0', '"baseSeconds":NaN'),
+    ],
+)
+def test_a_report_with_a_number_that_cannot_be_is_a_missing_sample(engines: FakeEngines, truth: str, lie: str) -> None:
+    liar = engines.start("liar")
+    report = IDLE.model_dump_json(by_alias=True)
+    assert truth in report
+    liar.body = report.replace(truth, lie)
+    assert asyncio.run(scraped(pod_of("liar", liar)))[0] == set()

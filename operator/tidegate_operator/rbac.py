@@ -23,8 +23,8 @@ from tidegate_operator.resources import (
     Resource,
 )
 
-READ = ("get", "list", "watch")
-OWN = (*READ, "create", "patch", "delete")
+WATCH = ("list", "watch")
+APPLY = ("create", "patch")
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ class Rule:
 
 
 NAMESPACED_RULES = (
-    Rule(POOL, READ),
-    Rule(POOL, ("get", "patch"), "status"),
+    Rule(POOL, ("get", *WATCH)),
+    Rule(POOL, ("patch",), "status"),
     Rule(POOL, ("update",), "finalizers"),  # where OwnerReferencesPermissionEnforcement asks for it
-    Rule(DEPLOYMENT, OWN),
-    Rule(CONTROLLER_REVISION, OWN),
-    Rule(SERVICE, OWN),
-    Rule(SERVICE_ACCOUNT, OWN),
-    Rule(CONFIG_MAP, OWN),
-    Rule(JOB, OWN),
-    Rule(POD, (*READ, "patch")),  # the serving label and the deletion cost of a pod that drains
+    Rule(DEPLOYMENT, ("get", *WATCH, *APPLY)),  # get: whether a stranger has the name
+    Rule(SERVICE, ("get", *WATCH, *APPLY)),
+    Rule(SERVICE_ACCOUNT, ("get", *WATCH, *APPLY)),
+    Rule(CONTROLLER_REVISION, (*WATCH, *APPLY, "delete")),
+    Rule(CONFIG_MAP, (*WATCH, *APPLY, "delete")),
+    Rule(JOB, (*WATCH, *APPLY, "delete")),
+    Rule(POD, (*WATCH, "patch")),  # the serving label and the deletion cost of a pod that drains
     Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
     Rule(EVENT, ("create", "patch")),
 )
 
-CLUSTER_RULES = (Rule(NODE, READ),)  # accelerator memory and free devices; absent in namespaced mode
+CLUSTER_RULES = (Rule(NODE, ("list",)),)  # accelerator memory and free devices; absent in namespaced mode
 
 
 def manifest(rules: Iterable[Rule]) -> list[dict[str, Any]]:

@@ -1,24 +1,25 @@
 """The role: enough for every resource in the table, nothing that reads secrets or grants more rights."""
 
 from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, manifest
-from tidegate_operator.resources import CHILDREN, POD, POOL
+from tidegate_operator.resources import CHILDREN, CONFIG_MAP, CONTROLLER_REVISION, JOB, POD, POOL
 
 
-def test_every_child_can_be_watched_applied_and_removed() -> None:
+def test_every_child_can_be_watched_and_applied_and_only_what_runs_out_can_be_removed() -> None:
     granted = {rule.resource: set(rule.verbs) for rule in NAMESPACED_RULES if not rule.subresource}
     for child in CHILDREN:
-        assert granted[child] == {"get", "list", "watch", "create", "patch", "delete"}, child
+        own = {"delete"} if child in (CONTROLLER_REVISION, CONFIG_MAP, JOB) else {"get"}
+        assert granted[child] == {"list", "watch", "create", "patch"} | own, child
 
 
 def test_the_users_object_is_never_written() -> None:
     verbs = {rule.subresource: set(rule.verbs) for rule in NAMESPACED_RULES if rule.resource == POOL}
     assert verbs[""] == {"get", "list", "watch"}
-    assert verbs["status"] == {"get", "patch"}
+    assert verbs["status"] == {"patch"}
 
 
 def test_pods_are_labelled_but_neither_made_nor_removed() -> None:
     (pods,) = (rule for rule in NAMESPACED_RULES if rule.resource == POD)
-    assert set(pods.verbs) == {"get", "list", "watch", "patch"}
+    assert set(pods.verbs) == {"list", "watch", "patch"}
 
 
 def test_no_rule_is_a_wildcard_reads_secrets_or_grants_rights() -> None:
@@ -29,4 +30,4 @@ def test_no_rule_is_a_wildcard_reads_secrets_or_grants_rights() -> None:
 
 
 def test_only_nodes_are_read_beyond_namespaces() -> None:
-    assert manifest(CLUSTER_RULES) == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}]
+    assert manifest(CLUSTER_RULES) == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]

@@ -124,8 +124,8 @@ class History:
     rounds: tuple[Round, ...] = field(default=())
 
     def add(self, newest: Round) -> "History":
-        """With one more round, without those that no window reaches."""
-        kept = tuple(each for each in self.rounds if each.time > newest.time - KEEP_SECONDS)
+        """With one more round, without those that no window reaches or that a clock set back left in the future."""
+        kept = tuple(each for each in self.rounds if newest.time - KEEP_SECONDS < each.time < newest.time)
         return replace(self, rounds=(*kept, newest))
 
     def remember(self, memory: Memory) -> "History":

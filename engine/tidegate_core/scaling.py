@@ -106,7 +106,7 @@ def _up(load: FleetLoad, memory: Memory, policy: Policy, want: _Step, now: float
     allowed = min(wanted, policy.max_replicas, max(2 * current, current + 4))
     if limit and allowed == current:
         return _Step(current, f"held at the pool's maximum, otherwise {wanted}: {why}", limit)
-    if memory.last_scale_up is not None and now - memory.last_scale_up < TICK_SECONDS:
+    if memory.last_scale_up is not None and 0 <= now - memory.last_scale_up < TICK_SECONDS:
         return _Step(current, f"held, the last order is {now - memory.last_scale_up:.0f} s old", limit)
     return _Step(allowed, why, limit, is_for_load=True)
 
@@ -115,7 +115,7 @@ def _down(load: FleetLoad, memory: Memory, policy: Policy, now: float) -> _Step:
     current = memory.desired
     enough = max(policy.min_replicas, *(needed for _, needed in memory.peaks))
     pause_seconds = min(REMOVAL_SECONDS, policy.hold_seconds)
-    removed_lately = memory.last_scale_down is not None and now - memory.last_scale_down < pause_seconds
+    removed_lately = memory.last_scale_down is not None and 0 <= now - memory.last_scale_down < pause_seconds
     if enough >= current or removed_lately:
         return _Step(current, f"{load.running:.1f} running and {load.waiting:.1f} waiting on {load.num_ready} ready")
     target = max(enough, current - max(1, current // 5))

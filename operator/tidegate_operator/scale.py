@@ -7,6 +7,7 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import ceil
 
 from tidegate_core.samples import History, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
@@ -17,6 +18,8 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod
 
 MIN_ROUND_SECONDS = 1.0  # events may reconcile a pool many times a second; the scaler needs no finer view
+DEFAULT_COLD_START_SECONDS = 60.0
+MAX_COLD_START_SECONDS = 600.0  # a large model from a slow volume
 
 
 @dataclass(frozen=True)
@@ -88,9 +91,10 @@ def _automatic(
     history = observed.history or History((pool.status.scaler or ScalerStatus()).memory(before))
     history = replace(history, memory=replace(history.memory, desired=before))
     newest = history.rounds[-1].time if history.rounds else float("-inf")
-    if now.timestamp() - newest >= MIN_ROUND_SECONDS:
+    if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
         history = history.add(load_round(observed, now))
-    decision = decide(history, policy(pool, slots, timing), now.timestamp())
+    rules = policy(pool, slots, timing, cold_start_seconds(observed.pods))
+    decision = decide(history, rules, now.timestamp())
     low, _ = pool.spec.bounds
     latest = history.rounds[-1].samples.values()
     limit, message = _limit(pool, observed, decision)
@@ -107,7 +111,21 @@ def _automatic(
     )
 
 
-def policy(pool: InferencePool, slots: int, timing: ScaleTiming) -> Policy:
+def cold_start_seconds(pods: tuple[Pod, ...]) -> float:
+    """From creation to ready, 90th percentile of the ready pods of the newest template; a guess where there is none.
+
+    A pod that became ready a second time tells too much, hence the bound.
+    """
+    ready = [pod for pod in pods if pod.ready_since and not pod.is_terminating]
+    newest = max(ready, key=lambda pod: pod.created_at).template if ready else ""
+    measured = sorted((pod.ready_since - pod.created_at).total_seconds()
+                      for pod in ready if pod.ready_since and pod.template == newest)  # fmt: skip
+    if not measured:
+        return DEFAULT_COLD_START_SECONDS
+    return min(max(measured[ceil(0.9 * len(measured)) - 1], 1.0), MAX_COLD_START_SECONDS)
+
+
+def policy(pool: InferencePool, slots: int, timing: ScaleTiming, cold_start: float) -> Policy:
     low, high = pool.spec.bounds
     return Policy(
         min_replicas=low,
@@ -115,6 +133,7 @@ def policy(pool: InferencePool, slots: int, timing: ScaleTiming) -> Policy:
         slots=slots,
         ttft_seconds=pool.spec.objectives.ttft_milliseconds / 1000,
         hold_seconds=pool.spec.scaling.scale_down_hold_seconds,
+        cold_start_seconds=cold_start,
         stale_seconds=timing.stale_seconds,
     )
 

@@ -418,3 +418,11 @@ def test_a_burst_goes_up_and_down_again_without_a_refusal() -> None:
     assert peak >= 2
     assert fleet.history.memory.desired == 1
     assert sum(replica.rejects for replica in fleet.replicas) == 0
+
+
+def test_a_clock_that_was_set_back_hides_nothing_that_is_seen_since() -> None:
+    """An hour back: rounds of the future neither pass for the present nor hold an order."""
+    ordered = Memory(desired=2, last_scale_up=NOW + 3600, last_scale_down=NOW + 3600)
+    history = History(ordered).add(scrape(sample(), time=NOW + 3600)).add(scrape(BUSY, BUSY))
+    assert [each.time for each in history.rounds] == [NOW]
+    assert decide(history, POLICY, NOW).desired > 2

@@ -119,7 +119,7 @@ def sizing_status(fit: Fit) -> SizingStatus:
 
 def _node_memory_bytes(node: Node) -> int | None:
     if label := node.labels.get(MEMORY_LABEL):
-        return int(label) * _MIB if label.isdigit() else None
+        return int(label) * _MIB if label.isdecimal() else None
     try:
         return find_accelerator(node.labels.get(PRODUCT_LABEL, "")).memory_bytes
     except UnknownAccelerator:

@@ -35,6 +35,7 @@ from tidegate_operator.scrape import Engines
 NODES_TTL_SECONDS = 60.0
 DEFAULT_REPLICAS = InferencePoolSpec.model_fields["replicas"].default
 NAMED_LIKE_THE_POOL = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
+REPLICA_SET = "ReplicaSet"  # pods of the pool's labels that no such one made are a person's
 
 
 class NodeCache:
@@ -100,7 +101,9 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     unlabelled = await asyncio.gather(*(kube.get(each, namespace, name) for each in absent))
     children = tuple(item for item in found if _controller(item).get("uid") == pool.metadata.uid)
     others = [item for item in (*found, *filter(None, unlabelled)) if item not in children]
-    pods = tuple(read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE))
+    pods = tuple(
+        read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE) if _controller(pod).get("kind") == REPLICA_SET
+    )
     loads, known_nodes, is_claim_missing = await asyncio.gather(
         engines.loads(pods), nodes.nodes(), _is_missing(kube, PERSISTENT_VOLUME_CLAIM, namespace, pool.spec.model.claim)
     )

@@ -5,7 +5,7 @@ observe.py does the I/O and calls the readers here; plan.py and status.py read n
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 
 from pydantic import ValidationError
 
@@ -104,6 +104,7 @@ class DeploymentFacts:
     num_updated: int
     num_live: int
     is_settled: bool  # its controller has seen the spec, and every pod has the current template
+    refusal: str  # why its pods cannot be created, in the API server's words; empty where they can
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def read_pod(pod: Manifest) -> Pod:
         ip=status.get("podIP"),
         created_at=read_time(metadata["creationTimestamp"]),
         ready_since=read_time(ready["lastTransitionTime"]) if ready.get("status") == "True" else None,
-        draining_since=_optional_time(annotations.get(DRAINING_SINCE_ANNOTATION)),
+        draining_since=_draining_since(metadata, is_serving=labels.get(SERVING_LABEL) == "true"),
         is_serving=labels.get(SERVING_LABEL) == "true",
         is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
         is_running="running" in container.get("state", {}),
@@ -193,17 +194,33 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
     desired = metadata.get("annotations", {}).get(desired_annotation, "")
     return DeploymentFacts(
         num_replicas=spec.get("replicas", 1),
-        num_desired=int(desired) if desired.isdigit() else None,
+        num_desired=int(desired) if desired.isdecimal() else None,
         template=spec["template"]["metadata"].get("labels", {}).get(TEMPLATE_LABEL, ""),
         num_updated=num_updated,
         num_live=num_live,
         is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
+        refusal=_condition(status, "ReplicaFailure").get("message", ""),
     )
 
 
 def read_time(text: str) -> datetime:
     """RFC 3339 as Kubernetes writes it."""
     return datetime.fromisoformat(text)
+
+
+def _draining_since(metadata: Manifest, *, is_serving: bool) -> datetime | None:
+    """Our mark on a pod.
+
+    People edit pods: one out of the Service without a readable mark counts as draining, so that it is put back or goes.
+    """
+    marked = metadata.get("annotations", {}).get(DRAINING_SINCE_ANNOTATION)
+    if marked is None and is_serving:
+        return None
+    try:
+        since = read_time(marked or "")
+    except ValueError:
+        return read_time(metadata["creationTimestamp"])
+    return since if since.tzinfo else since.replace(tzinfo=UTC)
 
 
 def _optional_time(text: str | None) -> datetime | None:

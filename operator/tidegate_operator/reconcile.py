@@ -35,17 +35,17 @@ class Reconciler:
     recorder: EventRecorder
     settings: PlanSettings
     clock: Callable[[], datetime]
-    _histories: dict[str, History] = field(default_factory=dict, init=False)  # by pool uid
-    _uids: dict[Key, str] = field(default_factory=dict, init=False)
+    _histories: dict[Key, tuple[str, History]] = field(default_factory=dict, init=False)  # with the pool's uid
 
     async def __call__(self, key: Key) -> float | None:
         seen = await observe_pool(self.kube, key)
         if seen is None or seen.pool.is_deleting:
-            self._forget(key)  # owner references do the rest, with or without us
+            self._histories.pop(key, None)  # owner references do the rest, with or without us
             return None
         pool = seen.pool
-        self._uids[key] = pool.metadata.uid
-        observed = await observe(self.kube, self.engines, self.nodes, seen, self._histories.get(pool.metadata.uid))
+        uid, history = self._histories.get(key, ("", None))
+        known = history if uid == pool.metadata.uid else None  # not that of a deleted pool of this name
+        observed = await observe(self.kube, self.engines, self.nodes, seen, known)
         now = self.clock()
         steps = plan(pool, observed, self.settings, now)
         if not steps.is_satisfied:
@@ -58,7 +58,7 @@ class Reconciler:
             except NotFound:  # deleted meanwhile
                 return None
         if steps.size and steps.size.history:
-            self._histories[pool.metadata.uid] = steps.size.history
+            self._histories[key] = pool.metadata.uid, steps.size.history
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
         return steps.requeue_after_seconds
 
@@ -69,7 +69,3 @@ class Reconciler:
                 await self.recorder.record(pool, note, now)
             except KubeError as error:
                 _log.warning("Event %s of %s/%s: %s", note.reason, pool.metadata.namespace, pool.metadata.name, error)
-
-    def _forget(self, key: Key) -> None:
-        if uid := self._uids.pop(key, None):
-            self._histories.pop(uid, None)

@@ -1,12 +1,13 @@
 """What a pod's status says about why it does not come up: in the words of whoever knows."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.observed import Trouble, read_pod
+from tidegate_operator.observed import Pod, Trouble, read_deployment, read_pod
 
 WORDS = TerminationMessage(reason="DoesNotFit", message="the KV cache needs 9 GiB").encode()
 
@@ -64,3 +65,39 @@ def test_an_image_that_does_not_come_is_named(reason: str) -> None:
 def test_an_engine_that_serves_again_is_in_no_trouble() -> None:
     assert trouble({"ready": True, "state": {"running": {}}, "lastState": ended(137, "OOMKilled")}) is None
     assert trouble({"ready": False, "state": {"running": {}}, "lastState": {}}) is None
+
+
+def marked(serving: str, since: str | None) -> Pod:
+    annotations = {} if since is None else {"tidegate.dev/draining-since": since}
+    metadata = {
+        "name": "chat-a", "uid": "u", "creationTimestamp": "2026-11-29T12:00:00Z", "annotations": annotations,
+        "labels": {"tidegate.dev/serving": serving},
+    }  # fmt: skip
+    return read_pod({"metadata": metadata, "status": {}})
+
+
+@pytest.mark.parametrize(
+    ("serving", "since", "draining_since"),
+    [
+        ("true", None, None),
+        ("false", "2026-11-29T13:00:00+00:00", "2026-11-29T13:00:00+00:00"),
+        ("false", "2026-11-29T13:00:00", "2026-11-29T13:00:00+00:00"),
+        ("false", None, "2026-11-29T12:00:00+00:00"),
+        ("false", "yesterday", "2026-11-29T12:00:00+00:00"),
+        ("true", "", "2026-11-29T12:00:00+00:00"),
+    ],
+)
+def test_a_pod_out_of_the_service_drains_since_its_mark_or_where_that_is_garbled_since_ever(
+    serving: str, since: str | None, draining_since: str | None
+) -> None:
+    expected = None if draining_since is None else datetime.fromisoformat(draining_since)
+    assert marked(serving, since).draining_since == expected
+
+
+@pytest.mark.parametrize("desired", ["", "many", "-1", "\u00b2"])
+def test_a_desired_size_that_a_person_garbled_counts_as_none(desired: str) -> None:
+    deployment = {
+        "metadata": {"generation": 1, "annotations": {"desired": desired}},
+        "spec": {"replicas": 2, "template": {"metadata": {}}},
+    }
+    assert read_deployment(deployment, "desired").num_desired is None

@@ -7,7 +7,7 @@ before new ones are created, so that they do not compete for what they hold.
 import asyncio
 import logging
 
-from tidegate_operator.errors import EngineUnreachable, Invalid, NotFound
+from tidegate_operator.errors import BadRequest, EngineUnreachable, Forbidden, Invalid, NotFound
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, DRAINING_SINCE_ANNOTATION, SERVING_LABEL
 from tidegate_operator.observed import Pod
@@ -35,7 +35,7 @@ async def apply(kube: Kube, engines: Engines, plan: Plan) -> tuple[Refusal, ...]
 async def _write(kube: Kube, manifest: Manifest) -> Refusal | None:
     try:
         await kube.apply(manifest)
-    except Invalid as error:
+    except (Invalid, Forbidden, BadRequest) as error:
         return Refusal(f"{manifest['kind']} {manifest['metadata']['name']}", str(error))
     return None
 

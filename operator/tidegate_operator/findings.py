@@ -31,7 +31,7 @@ class Replicas:
     num_ready: int  # serve
     num_updated: int  # have the current template
     num_ready_updated: int
-    trouble: Trouble | None  # of the first pod that does not come up
+    trouble: Trouble | None  # why a pod cannot be created, or the first does not come up
 
     @classmethod
     def of(cls, observed: Observed, plan: Plan) -> "Replicas":
@@ -40,6 +40,8 @@ class Replicas:
         ready = [pod for pod in live if is_serving(pod)]
         updated = [pod for pod in live if pod.template == current]
         troubles = [pod.trouble for pod in live if pod.trouble and not pod.is_ready]
+        if plan.pods_refused:
+            troubles.insert(0, Trouble(Reason.PODS_REFUSED, plan.pods_refused))
         return cls(len(live), len(ready), len(updated), sum(map(is_serving, updated)), next(iter(troubles), None))
 
 

@@ -52,7 +52,7 @@ class Blocked:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The API server does not accept an object of ours, and will not accept it again: a person is needed."""
+    """The API server does not accept an object of ours (schema, policy, quota, role): a person is needed."""
 
     title: str
     message: str
@@ -75,6 +75,7 @@ class Plan:
     fit: FitFinding | None = None
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
+    pods_refused: str = ""  # why the Deployment's pods cannot be created
     is_rolling_out: bool = False
 
     @property
@@ -166,6 +167,7 @@ def _deployed(
         fit=findings.fit,
         revisions=revisions,
         size=size,
+        pods_refused=facts.refusal if facts else "",
         is_rolling_out=is_rolling_out,
     )
 

@@ -51,6 +51,10 @@ class Reason(StrEnum):
     ROLLING_OUT = "RollingOut", "replicas of an older template are being replaced"
     SCALING = "Scaling", "the number of replicas is changing"
     UP_TO_DATE = "UpToDate", "every replica has the current template"
+    PODS_REFUSED = (
+        "PodsRefused",
+        "the API server lets no pod be created: a quota, a policy, an unknown PriorityClass; the message is its own",
+    )
     UNSCHEDULABLE = "Unschedulable", "no node has room for a replica; the message is the scheduler's"
     IMAGE_UNAVAILABLE = "ImageUnavailable", "the engine image cannot be pulled"
     OUT_OF_MEMORY = "OutOfMemory", "an engine was killed for using more memory than its limit"

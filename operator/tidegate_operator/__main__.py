@@ -102,6 +102,7 @@ async def run(settings: OperatorSettings, kube: ApiServer, token: str) -> int:
         work = asyncio.create_task(queue.run(), name="work queue")
         start = asyncio.create_task(start_when_installed(kube, settings, watcher), name="start")
         waits = [asyncio.create_task(event.wait()) for event in (stop, failed)]
+        start.add_done_callback(lambda task: None if task.cancelled() or task.exception() is None else failed.set())
         done, _ = await asyncio.wait([work, *waits], return_when=asyncio.FIRST_COMPLETED)
         for task in (start, work, *waits):
             task.cancel()

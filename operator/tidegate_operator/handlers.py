@@ -21,6 +21,14 @@ from tidegate_operator.schedule import Key
 
 LOGIN_SECONDS = 600  # then credentials are read again: ServiceAccount tokens rotate
 STOP_SECONDS = 10
+ERROR_BACKOFFS_SECONDS = (
+    1,
+    1,
+    2,
+    3,
+    5,
+    *(10,) * 360,
+)  # an hour of outage, or of a namespace that is gone; then restart
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +54,10 @@ class Watcher:
         self._thread.start()
 
     def stop(self) -> None:
+        """Also where it never started: the CRD may not have come."""
         self._stop.set()
-        self._thread.join(STOP_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
 
     @property
     def is_ready(self) -> bool:
@@ -93,7 +103,8 @@ def build_registry(connection: Callable[[], Connection], enqueue: Callable[[Key]
         enqueue((namespace or "", name))
 
     async def on_child(*, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:  # kopf's arguments
-        enqueue((namespace or "", labels[POOL_LABEL]))
+        if pool := labels[POOL_LABEL]:  # anybody can write an empty one
+            enqueue((namespace or "", pool))
 
     kopf.on.event(*_selector(POOL), registry=registry)(on_pool)
     for resource in (*CHILDREN, POD):
@@ -112,6 +123,7 @@ def watch_settings() -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     settings.watching.chunk_size = 500
     settings.networking.request_timeout = 30
+    settings.networking.error_backoffs = ERROR_BACKOFFS_SECONDS
     for resource in (*CHILDREN, POD):
         settings.watching.label_selectors[_selector(resource)] = POOL_LABEL  # filtered by the server
     return settings

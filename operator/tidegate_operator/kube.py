@@ -192,7 +192,10 @@ class ApiServer:
             raise Unreachable(f"{method} {path}: the API server gave no answer: {error}") from error
         if not 200 <= response.status < 300:
             raise error_of(method, path, response.status, data)
-        answer: dict[str, Any] = json.loads(data)  # JSON from the server
+        try:
+            answer: dict[str, Any] = json.loads(data)  # JSON from the server
+        except ValueError as error:
+            raise Unreachable(f"{method} {path}: the answer is not JSON; a proxy's?", response.status) from error
         return answer
 
 

@@ -1,9 +1,13 @@
 """Watches: which objects become keys in the queue, and that no watch dies silently."""
 
-import kopf
+import asyncio
 
-from tidegate_operator.handlers import build_registry, watch_settings
+import kopf
+import pytest
+
+from tidegate_operator.handlers import Watcher, build_registry, watch_settings
 from tidegate_operator.kube import Connection
+from tidegate_operator.manifests.labels import POOL_LABEL
 from tidegate_operator.resources import CHILDREN, POD, POOL
 from tidegate_operator.schedule import Key
 
@@ -37,3 +41,26 @@ def test_nothing_is_registered_for_which_kopf_would_annotate_or_hold_users_objec
     ours = registry()
     assert not ours._changing.get_all_handlers()
     assert not ours._spawning.get_all_handlers()
+
+
+def test_an_outage_of_an_hour_ends_no_watch_and_is_noticed_to_be_over_within_seconds() -> None:
+    backoffs = watch_settings().networking.error_backoffs
+    assert not isinstance(backoffs, int | float)
+    assert sum(backoffs) > 3600
+    assert max(backoffs) <= 10
+
+
+def test_watches_that_never_started_are_stopped_at_once() -> None:
+    def end() -> None:
+        raise AssertionError("it was asked to end")
+
+    Watcher(connection=lambda: pytest.fail("nobody logs in"), enqueue=print, namespaces=("x",), on_end=end).stop()
+
+
+def test_a_label_that_names_no_pool_wakes_nobody() -> None:
+    woken: list[Key] = []
+    ours = build_registry(lambda: pytest.fail("nobody logs in"), woken.append)
+    (on_child,) = {handler.fn for handler in ours._watching.get_all_handlers() if handler.id == "on_Pod"}
+    for name in ("", "chat"):
+        asyncio.run(on_child(namespace="team", labels={POOL_LABEL: name}))
+    assert woken == [("team", "chat")]

@@ -1,11 +1,18 @@
 """The seam to the API server: a class for every HTTP status, whole lists, deletes that hit what was meant."""
 
 import asyncio
+import datetime as dt
 import json
+import threading
 from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from e2e.cluster.api_server import ApiServer as Cluster
 from tidegate_operator import errors
@@ -60,8 +67,6 @@ def test_a_proxys_page_is_not_repeated_and_long_messages_are_clipped() -> None:
 
 
 def test_no_answer_is_unreachable() -> None:
-    from kubernetes.client import ApiClient, Configuration
-
     nowhere = Configuration()
     nowhere.host = "http://127.0.0.1:9"
     nowhere.retries = False
@@ -123,3 +128,64 @@ def test_what_the_schema_refuses_is_invalid(kube: ApiServer, namespace: str) -> 
     bad = config_map(namespace, "Not_A_Name")
     with pytest.raises(errors.Invalid, match="Not_A_Name"):
         run(kube.apply(bad))
+
+
+def configured(bearer: str) -> ApiServer:
+    configuration = Configuration()
+    configuration.host = "https://10.0.0.1:443"
+    configuration.api_key["BearerToken"] = bearer
+    return ApiServer(ApiClient(configuration))
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "bearer"])
+def test_watches_log_in_with_the_token_alone_however_its_scheme_is_spelt(scheme: str) -> None:
+    assert configured(f"{scheme} the-token").connection().token == "the-token"
+
+
+def test_a_pod_logs_in_with_its_service_account_and_follows_its_rotation(tmp_path: Path) -> None:
+    token, authority = tmp_path / "token", tmp_path / "ca.crt"
+    token.write_text("first")
+    authority.write_text("a certificate")
+    address = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    loader = InClusterConfigLoader(str(token), str(authority), environ=address)
+    configuration = Configuration()
+    loader.load_and_set(configuration)
+    kube = ApiServer(ApiClient(configuration))
+    known = kube.connection()
+    assert (known.server, known.token, known.ca_file) == ("https://10.0.0.1:443", "first", str(authority))
+    assert (known.certificate_file, known.key_file) == (None, None)
+    token.write_text("second")
+    loader.token_expires_at = dt.datetime.min  # noqa: DTZ901 - the loader compares naive times
+    assert kube.connection().token == "second"
+
+
+def test_a_proxys_page_instead_of_json_is_no_answer() -> None:
+    with answering(b"<html>please log in") as address:
+        configuration = Configuration()
+        configuration.host = address
+        kube = ApiServer(ApiClient(configuration))
+        with pytest.raises(errors.Unreachable, match="not JSON"):
+            run(kube.list(POD, "x"))
+        kube.close()
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """Address of a server that gives this body to every GET."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on the terminal."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)

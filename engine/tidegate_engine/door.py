@@ -36,7 +36,8 @@ class Door:
         self._refresh()
         wait_seconds, after = self._forecast.place(demand_of(request, self._usual_output_tokens))
         elapsed = self._clock() - self._made_at
-        check_may_wait(self._limits, self._forecast.waits_after(elapsed), wait_seconds - elapsed)
+        waits_seconds = self._forecast.waits_after(elapsed, len(self._engine.queue))
+        check_may_wait(self._limits, waits_seconds, max(0.0, wait_seconds - elapsed))
         self._forecast = after
         self._engine.queue.add(request)
 

@@ -6,7 +6,6 @@ scheduler does. Pure: Forecast.of(rules, running, waiting).place(newcomer) gives
 """
 
 import heapq
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
@@ -94,10 +93,13 @@ class Forecast:
         later.enqueue(demand)
         return later.seconds, later
 
-    def waits_after(self, elapsed_seconds: float) -> list[float]:
-        """The waits still ahead of those queued, some time after the forecast was made."""
-        first = bisect_right(self.waits, elapsed_seconds)
-        return [wait - elapsed_seconds for wait in self.waits[first:]]
+    def waits_after(self, elapsed_seconds: float, num_queued: int) -> list[float]:
+        """The waits still ahead some time after the forecast was made, of those of its waiting that are queued still.
+
+        An engine may be slower than its forecast: whoever should have started and is queued has a wait of 0.
+        """
+        first = max(0, len(self.waits) - num_queued)
+        return [max(0.0, wait - elapsed_seconds) for wait in self.waits[first:]]
 
     def enqueue(self, demand: Demand) -> None:
         """Plays on until the request is admitted, behind everybody queued before it."""

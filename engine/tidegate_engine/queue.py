@@ -54,7 +54,7 @@ def check_may_wait(limits: QueueLimits, waits_seconds: Sequence[float], wait_sec
     `waits_seconds`: predicted waits of those queued that cannot start at once, in order; `wait_seconds`: of the new.
     A request that starts at once is never refused, however many arrive with it.
     """
-    if wait_seconds <= 0.0:
+    if wait_seconds <= 0.0 and not waits_seconds:
         return
     num_waiting = len(waits_seconds)
     if num_waiting >= limits.max_requests:

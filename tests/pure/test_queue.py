@@ -105,6 +105,18 @@ def test_a_burst_that_fits_is_let_in_whatever_the_queue_may_hold():
     assert [site.accepts(f"r{i}", 10, 20) for i in range(20)] == [True] * 16 + [False] * 4
 
 
+def test_the_limit_holds_while_the_engine_is_slower_than_forecast():
+    site = Site.of(max_requests=8, slots=16)
+    num_let_in = 0
+    for _ in range(200):
+        while site.accepts(f"r{num_let_in}", 10, 1):
+            num_let_in += 1
+        site.clock.sleep(0.01)  # and no step
+    assert num_let_in == 16 + 8
+    site.run_until(lambda: not site.engine.has_work)
+    assert site.accepts("later", 10, 1)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
     "limits", [{"max_requests": 24}, {"max_wait_seconds": 8.0}, {"num_blocks": 100, "max_requests": 24}]

@@ -226,7 +226,7 @@ def test_an_engine_that_fails_tells_its_streams_and_is_not_alive():
 def test_nothing_is_kept_of_requests_that_have_ended():
     def living() -> int:
         gc.collect()
-        return sum(isinstance(each, Request) for each in gc.get_objects())
+        return sum(type(each) is Request for each in gc.get_objects())
 
     async def scenario():
         loop = loop_of()

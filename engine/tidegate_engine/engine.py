@@ -31,7 +31,7 @@ class RequestOutput(NamedTuple):
 
 
 class Engine:
-    """One model's requests. Only `queue` and `cancel` may be touched by other threads."""
+    """One model's requests. Only `queue` and `end_soon` may be touched by other threads."""
 
     def __init__(
         self, runner: Runner, *, slots: int, limits: BudgetLimits, clock: Callable[[], float], counters: Counters
@@ -45,20 +45,20 @@ class Engine:
         self._runner = runner
         self.limits = limits
         self._clock = clock
-        self._cancelled: deque[str] = deque()
+        self._to_end: deque[tuple[str, FinishReason]] = deque()
         self._num_context_tokens = 0
 
     @property
     def has_work(self) -> bool:
-        return bool(self.scheduler.running or self.queue or self._cancelled)
+        return bool(self.scheduler.running or self.queue or self._to_end)
 
-    def cancel(self, request_id: str) -> None:
-        """Takes effect before the next step; unknown or ended requests are ignored."""
-        self._cancelled.append(request_id)
+    def end_soon(self, request_id: str, reason: FinishReason) -> None:
+        """Before the next step: ABORT, or STOP for a text that is complete; unknown or ended requests are ignored."""
+        self._to_end.append((request_id, reason))
 
     def step(self) -> tuple[RequestOutput, ...]:
         """Raises EngineFailed when the runner no longer computes anything at all."""
-        outputs = self._apply_cancels()
+        outputs = self._end_those_told()
         has_work = bool(self.scheduler.running or self.queue)  # asked before: others may queue while we schedule
         step = self.scheduler.schedule(self._budget())
         if step.rows:
@@ -71,13 +71,14 @@ class Engine:
             self.limits, self.step_times.step_time, self.scheduler.num_decoding, self._num_context_tokens
         )
 
-    def _apply_cancels(self) -> list[RequestOutput]:
+    def _end_those_told(self) -> list[RequestOutput]:
         outputs = []
-        while self._cancelled:
-            request = self.scheduler.end(self._cancelled.popleft(), FinishReason.ABORT)
-            if request:
-                self.counters.cancellations += 1
-                outputs.append(RequestOutput(request.request_id, (), FinishReason.ABORT))
+        while self._to_end:
+            request_id, reason = self._to_end.popleft()
+            if self.scheduler.end(request_id, reason):
+                self.counters.completions += reason is FinishReason.STOP
+                self.counters.cancellations += reason is FinishReason.ABORT
+                outputs.append(RequestOutput(request_id, (), reason))
         return outputs
 
     def _run(self, step: Step) -> list[RowResult]:

@@ -8,7 +8,7 @@ loop.drain(); ...wait for is_idle...; await loop.stop()
 
 event loop's thread                            engine thread
 submit: door -> queue --------------------->   step: queue -> scheduler -> runner
-Stream.cancel --------------------------->     applied before the next step
+Stream.cancel, complete ----------------->     applied before the next step
 streams <------ call_soon_threadsafe -------   one hand-over a step, for all of its outputs
 """
 
@@ -129,7 +129,7 @@ class EngineLoop:
             raise
         if not self._streams:
             self._progress_at = self._clock()
-        stream = self._streams[request_id] = Stream(request_id, self._cancel)
+        stream = self._streams[request_id] = Stream(request_id, self._end_soon)
         self._wakeup.set()
         return stream
 
@@ -173,8 +173,8 @@ class EngineLoop:
                 "this engine is draining: retry on another replica", retry_after_seconds=DRAINING_RETRY_SECONDS
             )
 
-    def _cancel(self, request_id: str) -> None:
-        self._engine.cancel(request_id)
+    def _end_soon(self, request_id: str, reason: FinishReason) -> None:
+        self._engine.end_soon(request_id, reason)
         self._wakeup.set()
 
     def _run(self) -> None:

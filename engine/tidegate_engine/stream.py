@@ -14,9 +14,9 @@ from tidegate_engine.request import FinishReason, TokenChunk
 class Stream:
     """Async iterator of TokenChunk; ends after the chunk with a finish reason."""
 
-    def __init__(self, request_id: str, on_cancel: Callable[[str], None]) -> None:
+    def __init__(self, request_id: str, end_soon: Callable[[str, FinishReason], None]) -> None:
         self.request_id = request_id
-        self._on_cancel = on_cancel
+        self._end_soon = end_soon
         self._token_ids: list[int] = []
         self._finish_reason: FinishReason | None = None
         self._is_drained = False
@@ -25,7 +25,12 @@ class Stream:
     def cancel(self) -> None:
         """The request's KV blocks are free within two steps. Harmless when it has ended already."""
         if self._finish_reason is None:
-            self._on_cancel(self.request_id)
+            self._end_soon(self.request_id, FinishReason.ABORT)
+
+    def complete(self) -> None:
+        """Like cancel(), for a text that a stop string has ended: the request did run to its end."""
+        if self._finish_reason is None:
+            self._end_soon(self.request_id, FinishReason.STOP)
 
     def push(self, token_ids: tuple[int, ...], finish_reason: FinishReason | None) -> None:
         """Called by the engine's loop, never by readers."""

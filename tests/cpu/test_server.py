@@ -139,6 +139,7 @@ async def test_a_stop_string_ends_the_text_before_it_and_frees_the_rest():
         assert choice["finish_reason"] == "stop"
         assert response.json()["usage"]["completion_tokens"] == full.index(stop) + len(stop)
         await served.eventually_idle()
+        assert (served.load().completions, served.engine.counters.cancellations) == (2, 0)
 
 
 async def test_the_end_of_the_answer_is_kept_unless_eos_is_ignored():

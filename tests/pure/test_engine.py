@@ -128,7 +128,7 @@ def test_a_cancelled_request_frees_its_blocks_within_two_steps(steps_before):
     answers: dict = {}
     for _ in range(steps_before):
         collect(answers, engine.step())
-    engine.cancel("gone")
+    engine.end_soon("gone", FinishReason.ABORT)
     for _ in range(2):
         collect(answers, engine.step())
     assert [request.request_id for request in engine.scheduler.running] == ["stays"]
@@ -142,8 +142,8 @@ def test_cancelling_what_has_ended_or_never_was_does_nothing():
     engine = engine_of(ScriptedRunner(100))
     engine.queue.add(request_of("a", 20, 2))
     run_until_idle(engine)
-    engine.cancel("a")
-    engine.cancel("unknown")
+    engine.end_soon("a", FinishReason.ABORT)
+    engine.end_soon("unknown", FinishReason.ABORT)
     assert engine.step() == ()
     assert not engine.has_work
 

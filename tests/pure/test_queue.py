@@ -10,6 +10,7 @@ from tidegate_engine.door import Door
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull
 from tidegate_engine.queue import QueueLimits, RequestQueue, check_may_wait
+from tidegate_engine.request import FinishReason
 from tidegate_engine.step_fit import StepTime
 
 STEP_TIME = StepTime(base_seconds=0.02, seconds_per_token=2e-4, seconds_per_context_token=1e-7)
@@ -154,7 +155,7 @@ def test_an_answer_that_ends_early_opens_the_door_at_once():
     assert site.accepts("first", 20, 200)
     site.step()
     assert not site.accepts("second", 20, 200)
-    site.engine.cancel("first")
+    site.engine.end_soon("first", FinishReason.ABORT)
     site.step()
     assert site.accepts("second", 20, 200)
 
@@ -174,7 +175,7 @@ def test_predicting_takes_only_a_small_part_of_the_time():
     engine, clock = engine_of(ScriptedRunner(100), slots=1), TickingClock()
     door = Door(engine, QueueLimits(0, 1.0), usual_output_tokens=200, clock=clock)
     door.enter(request_of("first", 20, 200))
-    engine.cancel("first")
+    engine.end_soon("first", FinishReason.ABORT)
     engine.step()
     with pytest.raises(QueueFull):
         door.enter(request_of("second", 20, 200))  # the forecast is too young to be made anew

@@ -25,6 +25,10 @@ class TokenStream(Protocol):
 
     def cancel(self) -> None: ...
 
+    def complete(self) -> None:
+        """Frees it too, and counts the request as complete: a stop string has ended its text."""
+        ...
+
 
 class Engine(Protocol):
     """The asyncio side of the engine loop."""

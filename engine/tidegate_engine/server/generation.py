@@ -69,7 +69,7 @@ class Generation:
             raise _broken(chunk.finish_reason)
         delta = choice.text.feed(chunk.token_ids, chunk.finish_reason)
         if delta.finish_reason is not None:
-            choice.stream.cancel()  # a stop string ends the text before the engine knows
+            choice.stream.complete()  # a stop string ends the text before the engine knows
         return delta
 
     async def collect(self) -> list[WholeText]:

@@ -9,6 +9,7 @@ The admin port answers from the first moment; the API port refuses connections u
 
 import asyncio
 import concurrent.futures
+import gc
 import logging
 import os
 import socket
@@ -83,7 +84,7 @@ class EngineProcess:
             model=launch.model,
             runner=launch.runner,
         )
-        parts = await _unless(self.signals.requested, in_daemon_thread(lambda: load_parts(launch)))
+        parts = await _unless(self.signals.requested, in_daemon_thread(lambda: load_uncollected(launch)))
         if parts is None:
             log_event("stopped", reason="stopped while loading")
             _abandon(ExitCode.OK)
@@ -136,6 +137,21 @@ async def until_stop(state: ProcessState, signals: StopSignals) -> None:
                 f"the engine failed for good or made no step for {STUCK_AFTER_SECONDS:.0f} s; its log says more"
             )
         await _wait(signals.requested, ALIVE_CHECK_SECONDS)
+
+
+def load_uncollected(launch: EngineLaunch) -> EngineParts:
+    """load_parts without garbage collection, which would look again and again through what is here to stay.
+
+    Frozen afterwards: a full collection of a loaded engine would stop every request for a tenth of a second.
+    """
+    gc.disable()
+    try:
+        parts = load_parts(launch)
+        gc.collect()
+        gc.freeze()
+        return parts
+    finally:
+        gc.enable()
 
 
 def loop_settings(launch: EngineLaunch) -> LoopSettings:

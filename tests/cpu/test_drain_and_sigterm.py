@@ -1,6 +1,7 @@
 """How an engine process starts, drains and ends, seen from outside."""
 
 import asyncio
+import gc
 import hashlib
 import json
 import signal
@@ -12,11 +13,12 @@ import httpx
 import pytest
 
 from serving import EngineUnderTest, engine_process
-from tidegate_core.launch import EngineLaunch, ExitCode
+from tidegate_core.launch import EngineLaunch, ExitCode, RunnerKind
 from tidegate_engine.exits import EngineStuck
 from tidegate_engine.lifecycle import StopSignals
 from tidegate_engine.serve import until_stop
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState
+from tidegate_engine.serve import load_uncollected
 from waiting import eventually
 
 SIM = ("--runner", "sim", "--context", "2048", "--served-name", "rehearsal")
@@ -125,6 +127,15 @@ def test_while_it_loads_the_admin_port_answers_the_api_port_refuses_and_sigterm_
         assert engine.wait(10) == ExitCode.OK
     assert readyz.status_code == 503
     assert readyz.json()["reason"] == "loading"
+
+
+def test_what_was_loaded_is_left_alone_by_later_garbage_collections():
+    try:
+        load_uncollected(EngineLaunch(model="sim", runner=RunnerKind.SIM))
+        assert gc.get_freeze_count() > 0
+        assert gc.isenabled()
+    finally:
+        gc.unfreeze()
 
 
 def failing(model: str, *arguments: str) -> tuple[int, dict]:

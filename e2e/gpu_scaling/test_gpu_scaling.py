@@ -59,26 +59,30 @@ def test_a_burst_is_followed_up_and_down_and_who_leaves_is_drained_first(
     sim_engines.assert_quiescent(pools_namespace)
 
 
-def test_a_replica_without_a_gpu_is_named_and_comes_up_when_one_is_free(
+def test_preemptions_order_a_replica_that_waits_for_a_gpu_by_name_and_comes_up_when_one_is_free(
     cluster: Cluster, sim_engines: Installation, images: ImageBuilder, pools_namespace: str, models: None
 ) -> None:
+    sim_engines.upgrade(runner="sim", simPreemptionsPerMinute=600)
     wide = {"maxReplicas": NUM_GPUS + 2, "scaling": {"scaleDownHoldSeconds": 600}}
     with gpus_in_use(cluster, pools_namespace, images, NUM_GPUS - 1):
         pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", queue=PATIENT, **wide))
         pool.wait_for_condition("Ready")
-        crowd = [Burst(pool.url(), "chat", num_clients=6 * SLOTS, max_tokens=1000) for _ in range(2)]
-        crowd[0].start()
-        message = pool.wait_for_reason("Progressing", "Unschedulable")
-        assert "Insufficient nvidia.com/gpu" in message
-        crowd[1].start()
+        single = Burst(pool.url(), "chat", num_clients=1, max_tokens=ANSWER_TOKENS)
+        single.start()
+        assert "Insufficient nvidia.com/gpu" in pool.wait_for_reason("Progressing", "Unschedulable")
+        result = single.finish()
+        assert result.num_failed == 0, result.fault
+        (order,) = pool.scaling_history()
+        assert (order["from"], order["to"]) == (1, 2)
+        assert "preemptions" in order["reason"]
+
+        crowd = Burst(pool.url(), "chat", num_clients=10 * SLOTS, max_tokens=1000)
+        crowd.start()
         pool.wait_for_reason("ScalingLimited", "Unschedulable")
-        for burst in crowd:
-            result = burst.leave()
-            assert result.num_failed == 0, result.fault
-    wanted = pool.status()["desiredReplicas"]
-    pool.wait_for_ready_replicas(min(wanted, NUM_GPUS))
-    if wanted <= NUM_GPUS:
-        pool.wait_for_condition("Ready")
+        result = crowd.leave()
+        assert result.num_failed == 0, result.fault
+    pool.wait_for_ready_replicas(2)
+    pool.wait_for_condition("Ready")
     sim_engines.assert_quiescent(pools_namespace)
 
 
@@ -101,18 +105,3 @@ def gpus_in_use(cluster: Cluster, namespace: str, images: ImageBuilder, number: 
     cluster.kubectl("wait", "--namespace", namespace, "--for=condition=Ready", "pod/neighbour", "--timeout=60s")
     yield
     cluster.kubectl("delete", "pod", "neighbour", "--namespace", namespace)
-
-
-def test_preemptions_raise_the_size(
-    cluster: Cluster, sim_engines: Installation, pools_namespace: str, models: None
-) -> None:
-    sim_engines.upgrade(runner="sim", simPreemptionsPerMinute=600)
-    bounds = {"minReplicas": 1, "maxReplicas": 2, "scaling": {"scaleDownHoldSeconds": 600}}
-    pool = Pool.apply(cluster, pools_namespace, sim_pool("chat", **bounds))
-    pool.wait_for_condition("Ready")
-    burst = Burst(pool.url(), "chat", num_clients=1, max_tokens=ANSWER_TOKENS)
-    burst.start()
-    pool.wait_for_ready_replicas(2)
-    assert burst.finish().num_failed == 0, burst.result.fault
-    assert "preemptions" in pool.scaling_history()[0]["reason"]
-    sim_engines.assert_quiescent(pools_namespace)

@@ -9,7 +9,15 @@ from functools import cached_property
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import BlockPlan, Constraint, Demand, Fit, Target
 from tidegate_core.kv import kv_bytes_per_token, kv_fixed_bytes_per_sequence
-from tidegate_core.memory import Overhead, overhead_of, process_bytes, read_bytes_per_step, weight_bytes
+from tidegate_core.memory import (
+    Overhead,
+    loading_bytes,
+    loading_floor_bytes,
+    overhead_of,
+    process_bytes,
+    read_bytes_per_step,
+    weight_bytes,
+)
 from tidegate_core.shape import ModelShape
 from tidegate_core.solve import plan_blocks, smallest_context, wanted_context
 from tidegate_core.storage import Storage
@@ -33,6 +41,11 @@ class Case:
     def weight_bytes(self) -> int:
         """Weights of one device."""
         return weight_bytes(self.shape, self.storage, self.target.device, self.target.tensor_parallel)
+
+    @cached_property
+    def loading_floor_bytes(self) -> int:
+        """The least memory in which the weights can be loaded."""
+        return loading_floor_bytes(self.shape, self.target, self.storage)
 
     @cached_property
     def kv_bytes_per_token(self) -> int:
@@ -62,6 +75,7 @@ def estimate(case: Case) -> Fit:
         reserve_bytes=case.overhead.reserve,
         per_gpu_weight_bytes=case.weight_bytes,
         kv_pool_bytes=case.plan.pool_bytes,
+        loading_bytes=loading_bytes(case.target.device),
         weight_bytes=weight_bytes(case.shape, case.storage, case.target.device),
         kv_bytes_per_token=kv_bytes_per_token(case.shape, case.storage.kv_width),
         kv_fixed_bytes_per_sequence=kv_fixed_bytes_per_sequence(case.shape),
@@ -86,6 +100,8 @@ def _binding_constraint(case: Case) -> Constraint:
         return Constraint.TENSOR_PARALLEL
     if smallest_context(case.shape, case.demand) > wanted_context(case.shape, case.demand):
         return Constraint.MODEL_CONTEXT
+    if case.plan.slots > 0 and case.loading_floor_bytes > case.target.memory_bytes:
+        return Constraint.LOADING
     if case.plan.slots > 0:
         return Constraint.SLOTS if case.plan.slots == case.demand.max_slots else Constraint.KV_MEMORY
     if case.overhead.total >= case.target.memory_bytes:

@@ -41,6 +41,7 @@ class Constraint(StrEnum):
 
     OVERHEAD = "overhead"  # the runtime alone takes the memory
     WEIGHTS = "weights"  # the weights leave no room for one sequence
+    LOADING = "loading"  # there is room for the weights, but not for getting them there
     KV_MEMORY = "kvMemory"  # the KV pool bounds the slots, and the context where that was shrunk
     SLOTS = "slots"  # the slots asked for; more memory changes nothing
     MODEL_CONTEXT = "modelContext"  # the smallest context asked for is above the model's limit
@@ -98,6 +99,7 @@ class Fit:
     reserve_bytes: int
     per_gpu_weight_bytes: int
     kv_pool_bytes: int
+    loading_bytes: int  # while weights are loaded: the pool takes them later
     # the model
     weight_bytes: int  # whole model
     kv_bytes_per_token: int  # whole model, layers that grow
@@ -133,6 +135,11 @@ class Fit:
             + self.graphs_bytes
             + self.reserve_bytes
         )
+
+    @property
+    def loading_floor_bytes(self) -> int:
+        """The least memory in which the engine gets through loading."""
+        return self.runtime_bytes + self.per_gpu_weight_bytes + self.loading_bytes + self.reserve_bytes
 
     @property
     def usable_bytes(self) -> int:

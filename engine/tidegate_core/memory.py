@@ -1,6 +1,7 @@
 """Where a device's memory goes before the first KV block: each term by name, in the order of the formula.
 
     usable = memory x utilisation - runtime - collectives - activation - logits - graphs - 2 %
+    loading needs runtime + weights + parts in flight + 2 % <= memory: before there are blocks, so none are taken for it
 
 The engine replaces the estimated runtime and weights by what it measures after loading (`free_after_load`).
 """
@@ -18,13 +19,15 @@ MIB = 2**20
 STEP_TOKENS = 2048
 LOGITS_ROWS = {Device.CPU: 64, Device.CUDA: 256}
 
-# Weights are decoded and packed in parts, of which so many exist at once; the engine reads both.
-PART_ELEMENTS = 1 << 22
+# Weights are decoded and packed in parts, of which so many exist at once; the engine reads both. A part is 4 B an
+# element, and what its decoder needs besides. Products are computed part by part too: smaller ones are slower.
+PART_ELEMENTS = 1 << 23
 PARTS_IN_FLIGHT = 4
+PART_BYTES_PER_ELEMENT = 5
 
-# Private memory of a process before weights: Python with torch and the server (measured: 340 MiB on CPU), on CUDA also
+# Private memory of a process before weights: Python with torch and the server (measured: 363 MiB on CPU), on CUDA also
 # what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries).
-PROCESS_BYTES = {Device.CPU: 340 * MIB, Device.CUDA: 1024 * MIB}
+PROCESS_BYTES = {Device.CPU: 368 * MIB, Device.CUDA: 1024 * MIB}
 TOKENIZER_BYTES_PER_ENTRY = 512
 CUDA_CONTEXT_BYTES = 600 * MIB  # on the device: context, cuBLAS workspace, loaded kernels
 COLLECTIVES_BYTES = 512 * MIB  # communication buffers of a device when there are several
@@ -80,6 +83,18 @@ def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) ->
 def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
     """Weights as one device keeps them: its share of split groups, all of replicated ones; tied embeddings once."""
     return sum(_share(shape, group, storage, device, tensor_parallel) for group in shape.weights)
+
+
+def loading_bytes(device: Device) -> int:
+    """What a device holds while weights are loaded and no longer. On CUDA parts are made on the host."""
+    return PARTS_IN_FLIGHT * PART_ELEMENTS * PART_BYTES_PER_ELEMENT if device == Device.CPU else 0
+
+
+def loading_floor_bytes(shape: ModelShape, target: Target, storage: Storage) -> int:
+    """The least memory in which the engine gets through loading; with less it does not begin."""
+    overhead = overhead_of(shape, target)
+    kept = weight_bytes(shape, storage, target.device, target.tensor_parallel)
+    return overhead.runtime + kept + loading_bytes(target.device) + overhead.reserve
 
 
 def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:

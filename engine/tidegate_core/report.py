@@ -29,6 +29,9 @@ def _why_not(fit: Fit) -> str:
         case Constraint.WEIGHTS:
             weights, usable = format_bytes(fit.per_gpu_weight_bytes), format_bytes(fit.usable_bytes)
             return f"weights take {weights} of the {usable} that are usable, which leaves no room for KV cache"
+        case Constraint.LOADING:
+            needed, memory = format_bytes(fit.loading_floor_bytes), format_bytes(fit.memory_bytes)
+            return f"loading takes up to {needed} while weights are decoded, the device has {memory}"
         case _:
             needed = format_bytes(fit.context_smallest * fit.per_gpu_kv_bytes_per_token)
             left = format_bytes(fit.usable_bytes - fit.per_gpu_weight_bytes)
@@ -51,6 +54,7 @@ def to_json(fit: Fit) -> str:
         "kvBytesPerToken": fit.kv_bytes_per_token,
         "kvFixedBytesPerSequence": fit.kv_fixed_bytes_per_sequence,
         "perGpu": {"weightBytes": fit.per_gpu_weight_bytes, "kvBytesPerToken": fit.per_gpu_kv_bytes_per_token},
+        "loadingBytes": fit.loading_bytes,
         "residentBytes": fit.resident_bytes,
         "remedies": [
             {"kind": remedy.kind, "description": remedy.description, "context": remedy.context, "slots": remedy.slots}
@@ -95,6 +99,8 @@ def _answer_rows(fit: Fit) -> list[tuple[str, str, str]]:
         ("devices", f"{fit.tensor_parallel}", "a replica"),
         ("host memory", format_bytes(fit.resident_bytes), "private memory of the engine process"),
     ]
+    if fit.loading_bytes:
+        rows.append(("loading", format_bytes(fit.loading_floor_bytes), "peak while weights are loaded, before the pool"))
     if fit.offered_requests is not None:
         rows.append(("offered load", f"{fit.offered_requests:.1f}", "requests in flight on average"))
     if fit.tokens_per_second_ceiling is not None and fit.stream_tokens_per_second_ceiling is not None:

@@ -49,10 +49,11 @@ class GgufWeights:
             self._decode(stored, start, into)
             return
         head_rows, stop = stored.shape[0] // num_heads, start + into.shape[0]
-        first_head, last_head = start // head_rows, -(-stop // head_rows)
-        heads = torch.empty((last_head - first_head) * head_rows, *stored.shape[1:], dtype=into.dtype)
-        self._decode(stored, first_head * head_rows, heads)
-        into.copy_(_unpermuted(heads, last_head - first_head)[start - first_head * head_rows :][: into.shape[0]])
+        for first in range(start - start % head_rows, stop, head_rows):  # a head at a time takes little memory
+            head = torch.empty(head_rows, *stored.shape[1:], dtype=into.dtype)
+            self._decode(stored, first, head)
+            low, high = max(start, first), min(stop, first + head_rows)
+            into[low - start : high - start] = _unpermuted(head)[low - first : high - first]
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         whole = torch.empty(self.shape(name), dtype=dtype or torch.float32)
@@ -107,7 +108,6 @@ def _decode_piece(stored: GgufTensor, raw: np.ndarray, start: int, into: torch.T
         target.copy_(source)
 
 
-def _unpermuted(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
-    """Rows from llama.cpp's order (rotary pairs adjacent) to Hugging Face's (halves), within each head."""
-    half = rows.shape[0] // num_heads // 2
-    return rows.view(num_heads, half, 2, -1).transpose(1, 2).reshape(rows.shape)
+def _unpermuted(head: torch.Tensor) -> torch.Tensor:
+    """A head's rows from llama.cpp's order (rotary pairs adjacent) to Hugging Face's (halves)."""
+    return head.view(head.shape[0] // 2, 2, -1).transpose(0, 1).reshape(head.shape)

@@ -6,9 +6,12 @@ freeing, copying or moving a block is one stretch of memory. Which block belongs
 
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import torch
 
+from tidegate_core.quantity import format_bytes
 from tidegate_engine.attention.base import Attention, AttentionInputs
 
 
@@ -30,6 +33,11 @@ class KvCache:
     def num_bytes(self) -> int:
         return sum(layer.nbytes for layer in self.layers)
 
+    @property
+    def pending_bytes(self) -> int:
+        """Host memory that blocks will take once they are written, none of them counted as written."""
+        return self.num_bytes if self.layers[0].device.type == "cpu" else 0
+
 
 @dataclass(frozen=True)
 class KvLayout:
@@ -47,11 +55,26 @@ class KvLayout:
         return self.num_layers * 2 * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
 
     def allocate(self, num_blocks: int, device: torch.device) -> KvCache:
-        """Filled with zeros at once: what does not fit fails now and not under load, and garbage is never read."""
+        """All zeros, since masked reads multiply what is there by 0. Raises MemoryError.
+
+        On CUDA it is there at once: what does not fit fails now and not under load. On CPU the system gives pages as
+        blocks are first written, so that an engine with a large pool starts at once and takes what it has needed so
+        far; the pool was planned within the limit, so that the rest is there when it is asked for.
+        """
         shape = (num_blocks, 2, self.block_size, self.num_kv_heads, self.head_dim)
-        return KvCache(
-            tuple(torch.empty(shape, dtype=self.dtype, device=device).zero_() for _ in range(self.num_layers))
-        )
+        if device.type == "cpu":
+            return KvCache(tuple(_zero_pages(shape, self.dtype) for _ in range(self.num_layers)))
+        return KvCache(tuple(torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(self.num_layers)))
+
+
+def _zero_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Private zero pages straight from the system: torch's allocator may hand out used memory, which it would clear."""
+    num_bytes = prod(shape) * dtype.itemsize
+    try:
+        pages = mmap(-1, num_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"the system has no {format_bytes(num_bytes)} for KV blocks: {error}") from error
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
 @dataclass(frozen=True)

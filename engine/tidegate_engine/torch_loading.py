@@ -1,11 +1,9 @@
 """From a checkpoint on disk to a model in memory and room for its KV pool. The torch runner's start-up.
 
-Peak memory is what is kept plus the layers in flight: files are mapped, a matrix is decoded, packed and let go of
-before the next one, and what the allocator still holds afterwards is returned to the system before free memory is
-measured.
+Peak memory is what is kept plus the parts in flight (matrix.py): files are mapped, and what the allocator still holds
+is returned to the system before weights are loaded and again before free memory is measured.
 """
 
-import ctypes
 import json
 import time
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from tidegate_checkpoint.config_json import Json
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.accelerator import Device
 from tidegate_core.launch import EngineLaunch
-from tidegate_core.memory import weight_bytes
+from tidegate_core.memory import loading_floor_bytes, weight_bytes
 from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, free_after_load, plan_blocks
@@ -29,7 +27,7 @@ from tidegate_engine.layers import LayerLoader
 from tidegate_engine.linear_choice import LinearChoice
 from tidegate_engine.models.base import Model
 from tidegate_engine.models.registry import load_model
-from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.process_memory import private_bytes, return_free_memory
 from tidegate_engine.weights import open_weights
 
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
@@ -45,13 +43,17 @@ class LoadedModel:
     kv_layout: KvLayout
     weight_bytes: int  # as kept
     eos_token_ids: frozenset[int]
+    target: Target
     used_bytes: int  # of the device, measured after loading
 
 
-def load(launch: EngineLaunch, path: Path) -> LoadedModel:
-    """Raises CheckpointError."""
+def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> LoadedModel:
+    """`memory_bytes` of the device; None: the container's or the card's. Raises CheckpointError or DoesNotFit."""
+    return_free_memory()
     torch.set_num_threads(launch.threads or cpu_threads())
     shape = read_shape(path)
+    target = Target(launch.device, memory_bytes or _memory_of(torch.device(launch.device.value)))
+    _check_loading_has_room(launch, shape, target)
     weights = open_weights(path)
     device = torch.device(launch.device.value)
     storage = storage_of(shape)
@@ -63,7 +65,7 @@ def load(launch: EngineLaunch, path: Path) -> LoadedModel:
         choice=LinearChoice(time.perf_counter),
     ) as loader:
         model = load_model(weights.config, loader, device)
-    _return_free_memory()
+    return_free_memory()
     return LoadedModel(
         model=model,
         shape=shape,
@@ -71,15 +73,13 @@ def load(launch: EngineLaunch, path: Path) -> LoadedModel:
         kv_layout=_kv_layout(shape, _kv_dtype(launch.device, shape, storage.precision)),
         weight_bytes=weight_bytes(shape, storage, launch.device),
         eos_token_ids=_eos_token_ids(path, weights.config),
+        target=target,
         used_bytes=private_bytes() if launch.device is Device.CPU else _used_on_device(device),
     )
 
 
-def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | None = None) -> BlockPlan:
+def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
     """KV blocks in what is really free, or in launch.kv_memory. Raises DoesNotFit with the numbers."""
-    if memory_bytes is None:
-        memory_bytes = memory_limit_bytes() if launch.device is Device.CPU else _memory_of(loaded.device)
-    target = Target(launch.device, memory_bytes)
     demand = Demand(
         context_max=launch.context,
         context_min=launch.context and min(launch.context, 2048),
@@ -87,20 +87,30 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int | Non
         output_tokens=launch.output_tokens,
         max_slots=launch.slots,
     )
-    _check_pool_has_room(launch, loaded, memory_bytes)
-    free_bytes = launch.kv_memory or free_after_load(loaded.shape, target, loaded.used_bytes)
-    plan = plan_blocks(loaded.shape, target, demand, free_bytes)
+    _check_pool_has_room(launch, loaded)
+    free_bytes = launch.kv_memory or free_after_load(loaded.shape, loaded.target, loaded.used_bytes)
+    plan = plan_blocks(loaded.shape, loaded.target, demand, free_bytes)
     if plan.slots == 0:
         raise DoesNotFit(
             f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold only "
-            f"{plan.context} tokens; of {format_bytes(memory_bytes)}, the loaded model takes "
+            f"{plan.context} tokens; of {format_bytes(loaded.target.memory_bytes)}, the loaded model takes "
             f"{format_bytes(loaded.used_bytes)}: give it more memory or a smaller --context"
         )
     return plan
 
 
-def _check_pool_has_room(launch: EngineLaunch, loaded: LoadedModel, memory_bytes: int) -> None:
-    """A pool asked for in bytes is filled at once: better refused than ended by the kernel without a word."""
+def _check_loading_has_room(launch: EngineLaunch, shape: ModelShape, target: Target) -> None:
+    """Better refused than ended by the kernel without a word, here and below."""
+    needed = loading_floor_bytes(shape, target, storage_of(shape))
+    if needed > target.memory_bytes:
+        raise DoesNotFit(
+            f"{launch.model}: loading takes up to {format_bytes(needed)}, there are "
+            f"{format_bytes(target.memory_bytes)}: give it that much memory, and room for the KV cache"
+        )
+
+
+def _check_pool_has_room(launch: EngineLaunch, loaded: LoadedModel) -> None:
+    memory_bytes = loaded.target.memory_bytes
     if launch.kv_memory is not None and loaded.used_bytes + launch.kv_memory > memory_bytes:
         raise DoesNotFit(
             f"{launch.model}: --kv-memory {format_bytes(launch.kv_memory)} and {format_bytes(loaded.used_bytes)} of "
@@ -131,15 +141,8 @@ def _eos_token_ids(path: Path, config: Json) -> frozenset[int]:
     return frozenset(eos if isinstance(eos, list) else () if eos is None else (eos,))
 
 
-def _return_free_memory() -> None:
-    """Glibc keeps freed pieces of the arenas that loading threads used; other C libraries have no such call."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
-
-
 def _memory_of(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[1]
+    return memory_limit_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
 
 
 def _used_on_device(device: torch.device) -> int:

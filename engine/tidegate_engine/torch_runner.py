@@ -60,8 +60,8 @@ class TorchRunner:
         kind = choose_attention(launch.attention, launch.device)
         if launch.device is Device.CUDA and not torch.cuda.is_available():
             raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
-        loaded = load(launch, path)
-        plan = plan_pool(launch, loaded, memory_bytes)
+        loaded = load(launch, path, memory_bytes)
+        plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
         attention = attention_for(kind)
         runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))

@@ -34,7 +34,7 @@ path, context, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 launch = EngineLaunch(model=str(path), context=context)
 tokenizer = load_tokenizer(path, None)
 runner = TorchRunner.load(launch, path, memory_bytes=memory)
-print(json.dumps({"blocks": runner.num_blocks, "residentBytes": private_bytes()}))
+print(json.dumps({"blocks": runner.num_blocks, "residentBytes": private_bytes() + runner.cache.pending_bytes}))
 """
 
 

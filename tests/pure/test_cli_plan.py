@@ -19,6 +19,7 @@ KEYS = {
     "context",
     "slots",
     "tensorParallel",
+    "loadingBytes",
     "residentBytes",
     "fits",
     "bindingConstraint",

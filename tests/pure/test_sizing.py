@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from shapes import full_layers, mla_layers, shape_of, window_layers
 from tidegate_core.accelerator import Device, find_accelerator
 from tidegate_core.kv import kv_bytes_per_token
-from tidegate_core.memory import free_after_load, weight_bytes
+from tidegate_core.memory import free_after_load, loading_floor_bytes, weight_bytes
 from tidegate_core.shape import AttentionGroup, ModelShape, TpRule, WeightGroup, WeightRole
 from tidegate_core.sizing import (
     BLOCK_SIZE,
@@ -234,7 +234,7 @@ def test_a_remedy_gives_what_it_promises() -> None:
 def test_a_pod_too_small_for_the_runtime_is_told_how_much_it_needs() -> None:
     fit = plan_fit(small_shape(), on_cpu(256 * MIB), Demand())
     assert (fit.fits, fit.binding_constraint) == (False, Constraint.OVERHEAD)
-    assert [remedy.kind for remedy in fit.remedies] == [RemedyKind.MORE_MEMORY]
+    assert fit.remedies[-1].kind is RemedyKind.MORE_MEMORY
     enough_mib = int(fit.remedies[0].description.split("Mi")[0])
     assert plan_fit(small_shape(), on_cpu(enough_mib * MIB), Demand()).fits
     assert not plan_fit(small_shape(), on_cpu((enough_mib - 256) * MIB), Demand()).fits
@@ -321,6 +321,35 @@ def test_one_stream_reads_the_weights_for_every_token_and_slots_share_that() -> 
     assert 10 * fit.stream_tokens_per_second_ceiling < fit.tokens_per_second_ceiling
 
 
+def tiny_shape() -> ModelShape:
+    """So small that getting it into memory takes more than serving it."""
+    shape = shape_of(full_layers(2, 1, 64), linear_elements=10**7, embedding_elements=10**6, num_attention_heads=4)
+    return replace(shape, hidden_size=256, intermediate_size=512, vocab_size=4000)
+
+
+def test_what_could_serve_but_not_load_does_not_fit_and_says_what_would_be_enough() -> None:
+    demand = Demand(context_max=64, prompt_tokens=16, output_tokens=16)
+    fit = plan_fit(tiny_shape(), on_cpu(490 * MIB), demand)
+    assert not fit.fits
+    assert fit.binding_constraint is Constraint.LOADING
+    assert fit.usable_bytes > fit.per_gpu_weight_bytes + fit.kv_pool_bytes > 0
+    assert fit.statement.startswith("does not fit: loading takes up to ")
+    assert fit.remedies[-1].kind is RemedyKind.MORE_MEMORY
+    enough = fit.loading_floor_bytes + fit.reserve_bytes
+    assert plan_fit(tiny_shape(), on_cpu(enough), demand).fits
+
+
+def test_what_loading_takes_is_not_taken_from_the_pool() -> None:
+    fit = plan_fit(small_shape(), on_cpu(4 * GIB), Demand())
+    assert fit.loading_bytes > 0
+    assert fit.usable_bytes - fit.weight_bytes - fit.kv_pool_bytes < BLOCK_SIZE * fit.kv_bytes_per_token
+    assert fit.resident_bytes == fit.runtime_bytes + fit.weight_bytes + fit.kv_pool_bytes
+
+
+def test_parts_are_made_on_the_host_of_a_gpu() -> None:
+    assert plan_fit(shape_of(), on_gpu("H100"), Demand()).loading_bytes == 0
+
+
 def test_no_token_rate_without_a_bandwidth() -> None:
     assert plan_fit(small_shape(), on_cpu(2 * GIB), Demand()).tokens_per_second_ceiling is None
 
@@ -384,6 +413,13 @@ def test_a_fit_stays_within_the_memory_and_can_hold_what_it_promises(
     assert fit.context <= fit.kv_blocks * BLOCK_SIZE
     p90_tokens = min(demand.prompt_tokens + demand.output_tokens, fit.context)
     assert fit.slots == 1 or fit.slots * p90_tokens <= fit.kv_blocks * BLOCK_SIZE * (1 - WATERMARK)
+
+
+@given(shapes, targets, demands)
+def test_what_fits_can_be_loaded_and_the_engine_agrees(shape: ModelShape, target: Target, demand: Demand) -> None:
+    fit = plan_fit(shape, target, demand)
+    assert fit.loading_floor_bytes == loading_floor_bytes(shape, target, storage_of(shape))
+    assert not fit.fits or fit.loading_floor_bytes <= target.memory_bytes
 
 
 @given(shapes, targets, demands)

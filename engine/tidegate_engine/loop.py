@@ -93,6 +93,11 @@ class EngineLoop:
         return self._is_draining
 
     @property
+    def num_waiting(self) -> int:
+        """Asked for every answer: load() would also predict a wait."""
+        return len(self._engine.queue)
+
+    @property
     def is_idle(self) -> bool:
         """Whether every accepted request has ended and its stream was told."""
         return not self._streams
@@ -143,7 +148,7 @@ class EngineLoop:
             completions=self.counters.completions,
             preemptions=self.counters.preemptions,
             running=running,
-            waiting=len(self._engine.queue),
+            waiting=self.num_waiting,
             kv_blocks_used=self._engine.pool.num_used,
             kv_blocks_total=self._engine.pool.num_blocks,
             eta_seconds=self._door.wait_seconds(self._settings.prompt_tokens, self._settings.output_tokens),

@@ -16,9 +16,8 @@ from serving import EngineUnderTest, engine_process
 from tidegate_core.launch import EngineLaunch, ExitCode, RunnerKind
 from tidegate_engine.exits import EngineStuck
 from tidegate_engine.lifecycle import StopSignals
-from tidegate_engine.serve import until_stop
+from tidegate_engine.serve import load_uncollected, until_stop
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState
-from tidegate_engine.serve import load_uncollected
 from waiting import eventually
 
 SIM = ("--runner", "sim", "--context", "2048", "--served-name", "rehearsal")

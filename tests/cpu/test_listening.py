@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -15,18 +17,35 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def test_small_answers_and_single_tokens_are_sent_at_once():
-    """Nagle's algorithm would hold a token back until the last one is acknowledged, which takes a client 40 ms."""
-    accepted = asyncio.get_running_loop().create_future()
-    server = await asyncio.start_server(
-        lambda _, writer: accepted.set_result(writer), sock=(bound := bind("127.0.0.1", 0))
-    )
+@asynccontextmanager
+async def accepted() -> AsyncIterator[socket.socket]:
+    """The server's end of a connection."""
+    connected = asyncio.get_running_loop().create_future()
+    bound = bind("127.0.0.1", 0)
+    server = await asyncio.start_server(lambda _, writer: connected.set_result(writer), sock=bound)
     _, client = await asyncio.open_connection("127.0.0.1", port_of(bound))
-    writer = await accepted
+    writer = await connected
     try:
-        assert writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        yield writer.get_extra_info("socket")
     finally:
-        for open_writer in (client, writer):
-            open_writer.close()
+        client.close()
+        writer.close()
         server.close()
         await server.wait_closed()
+
+
+async def test_small_answers_and_single_tokens_are_sent_at_once():
+    """Nagle's algorithm would hold a token back until the last one is acknowledged, which takes a client 40 ms."""
+    async with accepted() as connection:
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_a_peer_that_went_away_without_a_word_is_noticed_within_a_minute():
+    """Nothing is written to a client that waits for a whole answer, so only probes tell that it is gone."""
+    async with accepted() as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        idle, interval, count = (
+            connection.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + interval * count <= 60

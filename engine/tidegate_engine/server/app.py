@@ -41,4 +41,4 @@ class CloseWhileBusy:
         await self._app(scope, receive, send_closing if scope["type"] == "http" else send)
 
     def _is_busy(self) -> bool:
-        return self._engine.is_draining or self._engine.load().waiting > 0
+        return self._engine.is_draining or self._engine.num_waiting > 0

@@ -39,6 +39,9 @@ class Engine(Protocol):
     @property
     def is_draining(self) -> bool: ...
 
+    @property
+    def num_waiting(self) -> int: ...
+
     def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> TokenStream:
         """Raises QueueFull, NeverFits or Draining."""
         ...

@@ -13,6 +13,8 @@ from tidegate_engine.exits import BindFailed
 KEEP_ALIVE_SECONDS = 75  # longer than usual client pools keep a connection, so that they close it and never race us
 GRACEFUL_CLOSE_SECONDS = 5
 LISTEN_BACKLOG = 2048
+# A peer that went away without a word (a node lost, a cable pulled) is noticed within a minute, and its request ended.
+TCP_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -21,6 +23,9 @@ def bind(host: str, port: int) -> socket.socket:
     # asyncio turns Nagle off (which holds back every small write for 40 ms) only on sockets that say they are TCP.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # this and the next: accepted sockets inherit them
+    for option, value in TCP_KEEPALIVE.items():
+        bound.setsockopt(socket.IPPROTO_TCP, option, value)
     try:
         bound.bind((host, port))
     except OSError as error:

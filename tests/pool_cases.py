@@ -19,6 +19,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"accelerator": {"resource": "cpu", "memory": "4Gi"}, **_LIMITS},
         "accelerator.memory does not apply to a cpu pool",
     ),
+    "an endless device": ({"accelerator": {"memory": "9e99"}}, "accelerator.memory is at most 8Pi"),
+    "an endless limit": ({"pod": {"resources": {"limits": {"memory": "9e99"}}}}, "resources.limits are at most 8Pi"),
+    "an endless request": ({"pod": {"resources": {"requests": {"cpu": 10**17}}}}, "resources.requests are at most 8Pi"),
     "a device without domain": ({"accelerator": {"resource": "gpu"}}, "accelerator.resource must be an extended"),
 }  # fmt: skip
 

@@ -84,6 +84,9 @@ def test_the_servers_defaults_are_those_of_the_models(kubectl: Kubectl) -> None:
 SCHEMA = {
     "an unknown mode": ({"scaling": {"mode": "Magic"}}, 'supported values: "Auto", "Manual"'),
     "no quantity": ({"accelerator": {"memory": "lots"}}, "spec.accelerator.memory"),
+    "a negative quantity": ({"accelerator": {"memory": -1}}, "should be greater than or equal to 0"),
+    "a negative text": ({"accelerator": {"memory": "-1Gi"}}, "spec.accelerator.memory"),
+    "a fraction that is no text": ({"accelerator": {"memory": 0.5}}, "spec.accelerator.memory"),
     "a misspelt field": ({"contxt": {"max": 100}}, 'unknown field "spec.contxt"'),
     "an empty prompt": ({"traffic": {"promptTokens": 0}}, "spec.traffic.promptTokens"),
 }

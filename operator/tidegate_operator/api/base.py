@@ -53,7 +53,7 @@ Quantity = Annotated[
     str,
     BeforeValidator(_spell_quantity),
     AfterValidator(_check_quantity),
-    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": PATTERN}),
+    WithJsonSchema({"x-kubernetes-int-or-string": True, "pattern": PATTERN, "maxLength": 32, "minimum": 0}),
 ]
 """A Kubernetes quantity, kept as written; tidegate_core.quantity reads it."""
 

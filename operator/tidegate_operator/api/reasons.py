@@ -23,7 +23,6 @@ class Reason(StrEnum):
     ALL_REPLICAS_READY = "AllReplicasReady", "every wanted replica serves"
     RECONCILING = "Reconciling", "the operator has seen the spec and is working on it"
     SUSPENDED = "Suspended", "spec.suspend is true: no replicas on purpose"
-    SPEC_INVALID = "SpecInvalid", "the spec contradicts itself or the cluster; the message says what to change"
     CHILD_NOT_OURS = (
         "ChildNotOurs",
         "an object with the name of one of ours belongs to someone else; rename or delete it",
@@ -59,7 +58,6 @@ class Reason(StrEnum):
     IMAGE_UNAVAILABLE = "ImageUnavailable", "the engine image cannot be pulled"
     OUT_OF_MEMORY = "OutOfMemory", "an engine was killed for using more memory than its limit"
     ENGINE_FAILING = "EngineFailing", "engines end again and again; the message is their last words"
-    VOLUME_UNAVAILABLE = "VolumeUnavailable", "the model's volume cannot be mounted"
 
     # MetricsAvailable
     METRICS_FRESH = "MetricsFresh", "the scaler sees enough of its replicas"

@@ -9,10 +9,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
 
 MAX_NAME_LENGTH = 40  # children append up to 23 characters and must stay within 63
+MOST = "8Pi"  # bytes or anything else; what is larger has no exact number in JSON, and no machine
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _SEGMENT = "[A-Za-z0-9_][A-Za-z0-9_.@+=-]*"
 _URI = f"^pvc://[a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/({_SEGMENT}(/{_SEGMENT})*)?$"
@@ -92,11 +94,33 @@ CPU_HAS_NO_DEVICE_MEMORY = Rule(
     "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
     lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.accelerator.memory is None,
 )
+DEVICE_MEMORY_SIZE = Rule(
+    "spec.accelerator.memory",
+    f"quantity(string(self)).compareTo(quantity('{MOST}')) <= 0",
+    f"accelerator.memory is at most {MOST}; write the memory of one device, such as 24Gi",
+    lambda pool: pool.spec.accelerator.memory is None or _is_possible(pool.spec.accelerator.memory),
+)
+REQUESTS_SIZE = Rule(
+    "spec.pod.resources.requests",
+    f"self.all(name, quantity(string(self[name])).compareTo(quantity('{MOST}')) <= 0)",
+    f"quantities in pod.resources.requests are at most {MOST}",
+    lambda pool: all(map(_is_possible, pool.spec.pod.resources.requests.values())),
+)
+LIMITS_SIZE = Rule(
+    "spec.pod.resources.limits",
+    f"self.all(name, quantity(string(self[name])).compareTo(quantity('{MOST}')) <= 0)",
+    f"quantities in pod.resources.limits are at most {MOST}",
+    lambda pool: all(map(_is_possible, pool.spec.pod.resources.limits.values())),
+)
 
 RULES = (
     NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
-    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY,
+    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE,
 )  # fmt: skip
+
+
+def _is_possible(quantity: str) -> bool:
+    return parse_quantity(quantity) <= parse_quantity(MOST)
 
 
 def broken(pool: InferencePool) -> list[str]:

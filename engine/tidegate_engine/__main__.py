@@ -4,6 +4,7 @@ import sys
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch, ExitCode
+from tidegate_engine.lifecycle import exit_on_signals
 
 
 def main(args: list[str]) -> int:
@@ -12,6 +13,7 @@ def main(args: list[str]) -> int:
     except BadLaunch as error:
         sys.stderr.write(f"{error}\n")
         return ExitCode.BAD_ARGUMENTS
+    exit_on_signals()
     from tidegate_engine.serve import serve
 
     return serve(launch)

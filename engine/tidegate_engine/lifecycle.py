@@ -5,9 +5,14 @@ Events are for machines (tests and the demo wait for `listening` and `ready`) an
 
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
+
+from tidegate_core.launch import ExitCode
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def log_event(event: str, **facts: object) -> None:
@@ -15,6 +20,16 @@ def log_event(event: str, **facts: object) -> None:
     line = {"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "event": event, **facts}
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
+
+
+def exit_on_signals() -> None:
+    """Until StopSignals are installed, which takes seconds of imports on a small share of a core.
+
+    The first process of a container ignores signals it has no handler for: a pod deleted meanwhile would load its model
+    and serve until it is killed.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: os._exit(ExitCode.OK))
 
 
 class StopSignals:
@@ -27,7 +42,7 @@ class StopSignals:
     def install(self) -> None:
         """In the running event loop."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._received)
 
     def _received(self) -> None:

@@ -5,6 +5,7 @@ import sys
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch, ExitCode
+from tidegate_engine.lifecycle import exit_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     except BadLaunch as error:
         print(f"tidegate serve: {error}", file=sys.stderr)
         return ExitCode.BAD_ARGUMENTS
+    exit_on_signals()
     from tidegate_engine.serve import serve
 
     return serve(launch)

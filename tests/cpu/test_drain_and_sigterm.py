@@ -6,13 +6,15 @@ import hashlib
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import httpx
 import pytest
 
-from serving import EngineUnderTest, engine_process
+from serving import ENGINE_ROOT, EngineUnderTest, engine_process
 from tidegate_core.launch import EngineLaunch, ExitCode, RunnerKind
 from tidegate_engine.exits import EngineStuck
 from tidegate_engine.lifecycle import StopSignals
@@ -126,6 +128,19 @@ def test_while_it_loads_the_admin_port_answers_the_api_port_refuses_and_sigterm_
         assert engine.wait(10) == ExitCode.OK
     assert readyz.status_code == 503
     assert readyz.json()["reason"] == "loading"
+
+
+def test_a_signal_before_the_event_loop_runs_is_a_stop_too():
+    """Without a handler the first process of a container would ignore it."""
+    code = (
+        "import os, signal\n"
+        "from tidegate_engine.lifecycle import exit_on_signals\n"
+        "exit_on_signals()\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "raise SystemExit('it goes on')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=False, env={"PYTHONPATH": str(ENGINE_ROOT)})
+    assert ended.returncode == ExitCode.OK
 
 
 def test_what_was_loaded_is_left_alone_by_later_garbage_collections():

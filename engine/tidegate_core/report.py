@@ -100,7 +100,7 @@ def _answer_rows(fit: Fit) -> list[tuple[str, str, str]]:
         ("host memory", format_bytes(fit.resident_bytes), "private memory of the engine process"),
     ]
     if fit.loading_bytes:
-        rows.append(("loading", format_bytes(fit.loading_floor_bytes), "peak while weights are loaded, before the pool"))
+        rows.append(("loading", format_bytes(fit.loading_floor_bytes), "peak while weights are loaded"))
     if fit.offered_requests is not None:
         rows.append(("offered load", f"{fit.offered_requests:.1f}", "requests in flight on average"))
     if fit.tokens_per_second_ceiling is not None and fit.stream_tokens_per_second_ceiling is not None:

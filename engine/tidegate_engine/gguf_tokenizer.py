@@ -82,10 +82,10 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
 def _merges_by_position(pieces: list[str], vocab: dict[str, int]) -> list[tuple[str, str]]:
     """Every way to make a piece of two; earlier pieces first, then longer left halves. Gemma's scores do not rank."""
     return [
-        (piece[:cut], piece[cut:])
+        (left, right)
         for piece in pieces
         for cut in range(len(piece) - 1, 0, -1)
-        if piece[cut:] in vocab and piece[:cut] in vocab
+        if (right := piece[cut:]) in vocab and (left := piece[:cut]) in vocab
     ]
 
 

@@ -135,7 +135,7 @@ def show_scaling(say: Narrator, pool: Pool) -> None:
 def show_history(say: Narrator, pool: Pool) -> None:
     history = pool.scaling_history()
     for entry in reversed(history):
-        say.detail(f"{entry['time']}  {entry['from']} -> {entry['to']}: {entry['reason']}")
+        say.detail(f"{entry['time']}  {entry['reason']}")
     moves = [(entry["from"], entry["to"]) for entry in reversed(history)]
     if (1, 2) not in moves or (2, 1) not in moves:
         raise Broken(f"status.scalingHistory should show 1 -> 2 -> 1, it shows {moves}")

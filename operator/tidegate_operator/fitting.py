@@ -106,6 +106,7 @@ def sizing_status(fit: Fit) -> SizingStatus:
         activation_bytes=fit.activation_bytes,
         logits_bytes=fit.logits_bytes,
         reserve_bytes=fit.reserve_bytes,
+        loading_bytes=fit.loading_bytes,
         weight_bytes=fit.per_gpu_weight_bytes,
         kv_bytes_per_token=fit.per_gpu_kv_bytes_per_token,
         kv_fixed_bytes_per_sequence=fit.kv_fixed_bytes_per_sequence,

@@ -52,6 +52,8 @@ class SizingStatus(ApiModel):
     """Peak of the sampling step."""
     reserve_bytes: int
     """Kept free against fragmentation."""
+    loading_bytes: int = 0
+    """Parts in flight while weights are loaded, before there is a KV pool."""
     weight_bytes: int
     """Weights on this device."""
     kv_bytes_per_token: int

@@ -84,8 +84,9 @@ def inspected(message: str | None = None, exit_code: int = 0, attempt: int = 1, 
     ended = Termination(exit_code, "Completed", shape_of().to_json() if message is None else message)
     name = f"{job_prefix()}{attempt}"
     usual = Inspection(
-        name, name, attempt, is_finished=True, finished_at=NOW, failure="", termination=ended, trouble=None
-    )
+        name, name, attempt, is_finished=True, finished_at=NOW, failure="", termination=ended, trouble=None,
+        created_at=NOW, has_pod=True,
+    )  # fmt: skip
     return replace(usual, **facts)
 
 

@@ -12,7 +12,7 @@ from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, DRAINING_SINCE_ANNOTATION, SERVING_LABEL
 from tidegate_operator.observed import Pod
 from tidegate_operator.plan import Plan, Refusal
-from tidegate_operator.resources import POD, Manifest, resource_of
+from tidegate_operator.resources import DEPLOYMENT, POD, Manifest, resource_of
 from tidegate_operator.scaledown import Mark
 from tidegate_operator.scrape import Engines
 
@@ -32,9 +32,15 @@ async def apply(kube: Kube, engines: Engines, plan: Plan) -> tuple[Refusal, ...]
     return tuple([refusal for manifest in plan.apply if (refusal := await _write(kube, manifest))])
 
 
-async def _write(kube: Kube, manifest: Manifest) -> Refusal | None:
+async def rehearse(kube: Kube, plan: Plan) -> tuple[Refusal, ...]:
+    """What the API server says to a new template before it is stored; a template in use is not asked about again."""
+    deployments = [each for each in plan.apply if each["kind"] == DEPLOYMENT.kind] if plan.revisions.apply else []
+    return tuple([said for each in deployments if (said := await _write(kube, each, is_rehearsal=True))])
+
+
+async def _write(kube: Kube, manifest: Manifest, *, is_rehearsal: bool = False) -> Refusal | None:
     try:
-        await kube.apply(manifest)
+        await kube.apply(manifest, is_rehearsal=is_rehearsal)
     except (Invalid, Forbidden, BadRequest) as error:
         return Refusal(f"{manifest['kind']} {manifest['metadata']['name']}", str(error))
     return None

@@ -13,6 +13,7 @@ OperatorError
 │   ├── TooManyRequests  429
 │   └── ServerFault      500 and above
 ├── EngineUnreachable an engine did not answer its admin port: its sample is missing
+├── UnreadablePool   a stored pool is not what our CRD allows: another CRD is installed, a person is needed
 └── BadRevision      a stored ControllerRevision cannot be read: it is treated as absent and rendered anew
 """
 
@@ -72,6 +73,10 @@ class ServerFault(KubeError):
 
 class EngineUnreachable(OperatorError):
     """An engine's admin port gave no usable answer."""
+
+
+class UnreadablePool(OperatorError):
+    """A stored InferencePool is not one of the schema we know."""
 
 
 class BadRevision(OperatorError):

@@ -28,6 +28,7 @@ from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
 FIRST_RETRY_SECONDS = 10
 LONGEST_RETRY_SECONDS = 300
 CLAIM_POLL_SECONDS = 10
+NO_POD_SECONDS = 10  # a Job gets its pod within a second, or the API server refuses it
 _REASON_BY_EXIT = {
     ExitCode.MODEL_UNREACHABLE: Reason.MODEL_NOT_FOUND,
     ExitCode.MODEL_UNSUPPORTED: Reason.MODEL_UNSUPPORTED,
@@ -70,17 +71,23 @@ def find_model(pool: InferencePool, observed: Observed, runtime: Runtime, now: d
     before = tries[-2] if len(tries) > 1 and not last.is_finished else None  # what is known while the next try runs
     kept = {last.name} | ({before.name} if before else set())
     stale = tuple(job for job in jobs if job["metadata"]["name"] not in kept)
-    finding = _judge(pool, last, runtime, now) if last.is_finished else _wait(pool, last, before)
+    finding = _judge(pool, last, runtime, now) if last.is_finished else _wait(pool, last, before, now)
     return replace(finding, delete=stale)
 
 
-def _wait(pool: InferencePool, last: Inspection, before: Inspection | None) -> ModelFinding:
+def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now: datetime) -> ModelFinding:
     reason, message = Reason.INSPECTING, f"Job {last.name} reads {pool.spec.model.uri}"
     if before is not None:
         reason, message = _fault(before)
         message = f"{pool.spec.model.uri}: {message}"
     if last.trouble:
         message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
+    if not last.has_pod and (now - last.created_at).total_seconds() >= NO_POD_SECONDS:
+        cause = f"kubectl describe job {last.name} -n {pool.metadata.namespace}"
+        reason, message = (
+            Reason.PODS_REFUSED,
+            f"Job {last.name} has got no pod since {NO_POD_SECONDS} s: `{cause}` says why",
+        )
     return ModelFinding(None, reason, message)
 
 

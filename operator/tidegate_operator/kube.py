@@ -65,8 +65,11 @@ class Kube(Protocol):
     async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
         """All objects that a label selector selects; without a namespace those of all namespaces."""
 
-    async def apply(self, manifest: Manifest) -> Manifest:
-        """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched."""
+    async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
+        """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched.
+
+        A rehearsal is answered in the same way and stores nothing.
+        """
 
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         """Merge patch, for objects that others own (pods). With another `metadata.uid` in it: Invalid."""
@@ -143,9 +146,10 @@ class ApiServer:
                 return tuple(found)
             query["continue"] = token
 
-    async def apply(self, manifest: Manifest) -> Manifest:
+    async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
         path = _path_of(manifest)
-        return await self._call("PATCH", path, _apply_as(CHILD_MANAGER), manifest, "application/apply-patch+yaml")
+        query = _apply_as(CHILD_MANAGER) | ({"dryRun": "All"} if is_rehearsal else {})
+        return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
 
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         query = {"fieldManager": CHILD_MANAGER}

@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from tidegate_core.samples import History
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.errors import Forbidden
+from tidegate_operator.errors import Forbidden, UnreadablePool
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
 from tidegate_operator.observed import Node, Observed, read_inspection, read_node, read_pod
@@ -67,10 +69,16 @@ class Seen:
 
 
 async def observe_pool(kube: Kube, key: Key) -> Seen | None:
-    """None when the pool is gone."""
+    """None when the pool is gone. Raises UnreadablePool, naming each field."""
     namespace, name = key
     found = await kube.get(POOL, namespace, name)
-    return None if found is None else Seen(InferencePool.model_validate(found), is_scaled_by_others(found))
+    if found is None:
+        return None
+    try:
+        return Seen(InferencePool.model_validate(found), is_scaled_by_others(found))
+    except ValidationError as error:
+        said = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise UnreadablePool(f"{said}; is the CRD of this operator's version installed?") from error
 
 
 def is_scaled_by_others(pool: Manifest) -> bool:

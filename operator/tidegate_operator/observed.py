@@ -83,6 +83,8 @@ class Inspection:
     failure: str  # the Job's own message when it failed without a pod's word, such as a passed deadline
     termination: Termination | None
     trouble: Trouble | None  # the pod cannot start
+    created_at: datetime
+    has_pod: bool
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,8 @@ def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
         failure=failed.get("message", ""),
         termination=_termination(container.get("state", {})),
         trouble=_trouble(pod.get("status", {}), container),
+        created_at=read_time(job["metadata"]["creationTimestamp"]),
+        has_pod=bool(pod),
     )
 
 
@@ -192,6 +196,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
     metadata, spec, status = deployment["metadata"], deployment["spec"], deployment.get("status", {})
     num_updated, num_live = status.get("updatedReplicas", 0), status.get("replicas", 0)
     desired = metadata.get("annotations", {}).get(desired_annotation, "")
+    failure = _condition(status, "ReplicaFailure")
     return DeploymentFacts(
         num_replicas=spec.get("replicas", 1),
         num_desired=int(desired) if desired.isdecimal() else None,
@@ -199,7 +204,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
         num_updated=num_updated,
         num_live=num_live,
         is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
-        refusal=_condition(status, "ReplicaFailure").get("message", ""),
+        refusal=failure.get("message", "") if failure.get("status") == "True" else "",
     )
 
 

@@ -91,14 +91,16 @@ class Plan:
         return "\n".join(steps) or "nothing to do"
 
 
-def plan(pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime) -> Plan:
-    """Same arguments, same plan."""
+def plan(
+    pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime, *, may_roll: bool = True
+) -> Plan:
+    """Same arguments, same plan. Not `may_roll`: the API server refuses a new template, so the old one scales on."""
     if blocked := _blocked(observed):
         seconds = START_POLL_SECONDS if blocked.is_final else LEFTOVER_POLL_SECONDS
         return Plan(pool.metadata.namespace, blocked=blocked, requeue_after_seconds=seconds)
     model = find_model(pool, observed, settings.engine.runtime, now)
     fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
-    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings))
+    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings) if may_roll else None)
     if revisions.current is None:
         return _nothing_deployed(pool, observed, model, fit)
     return _deployed(pool, observed, settings, now, _Findings(model, fit, revisions, revisions.current))

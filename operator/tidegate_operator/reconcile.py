@@ -11,7 +11,7 @@ from datetime import datetime
 
 from tidegate_core.samples import History
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.apply import apply
+from tidegate_operator.apply import apply, rehearse
 from tidegate_operator.errors import KubeError, NotFound
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.kube import Kube
@@ -48,9 +48,11 @@ class Reconciler:
         observed = await observe(self.kube, self.engines, self.nodes, seen, known)
         now = self.clock()
         steps = plan(pool, observed, self.settings, now)
+        if refused := await rehearse(self.kube, steps):
+            steps = plan(pool, observed, self.settings, now, may_roll=False)
         if not steps.is_satisfied:
             _log.info("%s/%s: %s", *key, str(steps).replace("\n", ", "))
-        refusals = await apply(self.kube, self.engines, steps)
+        refusals = refused + await apply(self.kube, self.engines, steps)
         new = status(pool, observed, steps, refusals, now)
         if new != pool.status:
             try:

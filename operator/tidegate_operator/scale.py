@@ -158,7 +158,7 @@ def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple
     if observed.is_scaled_by_others:
         return Reason.FOREIGN_SCALER, (
             f"kubectl scale or another autoscaler set spec.replicas to {pool.spec.replicas}, but scaling.mode Auto "
-            "decides; set scaling.mode to Manual, or remove that scaler"
+            "decides; set scaling.mode to Manual, or remove that scaler and write spec.replicas yourself"
         )
     low, high = pool.spec.bounds
     if decision.limit is Limit.MAXIMUM:  # no live figures: they would rewrite the status at every look

@@ -122,6 +122,24 @@ def test_a_pod_that_the_api_server_refuses_is_stalled_with_its_answer(operator: 
     operator.assert_quiescent()
 
 
+def test_a_template_that_the_api_server_refuses_does_not_keep_the_old_one_from_scaling(
+    operator: OperatorUnderTest,
+) -> None:
+    operator.apply(pool_manifest(scaling={"mode": "Manual"}))
+    eventually(lambda: operator.is_condition("Ready", "True"))
+    template = operator.get("deployment", "chat")["spec"]["template"]
+    resources = {"requests": {"memory": "8Gi"}, "limits": {"memory": "4Gi"}}
+    operator.apply(pool_manifest(scaling={"mode": "Manual"}, replicas=2, pod={"resources": resources}))
+    eventually(lambda: operator.condition("Stalled").get("reason") == "ApplyFailed")
+    eventually(lambda: operator.pool()["status"]["ready"] == "2/2")
+    assert operator.get("deployment", "chat")["spec"]["template"] == template
+    assert not operator.exists("controllerrevision", "chat-2"), "a template that cannot be is not remembered"
+    operator.assert_quiescent()
+    operator.apply(pool_manifest(scaling={"mode": "Manual"}, replicas=2))
+    eventually(lambda: operator.is_condition("Ready", "True"))
+    operator.assert_quiescent()
+
+
 def test_engines_that_fail_show_their_last_words(operator: OperatorUnderTest, nodes: Kubelet) -> None:
     nodes.starts_engines = False
     operator.apply(pool_manifest())

@@ -104,6 +104,15 @@ def test_an_inspection_whose_pod_cannot_start_says_why() -> None:
     assert "0/3 nodes are available" in model.message
 
 
+@pytest.mark.parametrize(("seconds", "reason"), [(9, Reason.INSPECTING), (10, Reason.PODS_REFUSED)])
+def test_an_inspection_that_gets_no_pod_says_where_the_reason_is(seconds: float, reason: Reason) -> None:
+    waiting = inspected(is_finished=False, finished_at=None, termination=None, has_pod=False)
+    model = step(Observed(inspections=(waiting,)), NOW + timedelta(seconds=seconds)).model
+    assert model is not None
+    assert model.reason is reason
+    assert (f"`kubectl describe job {waiting.name} -n team`" in model.message) is (reason is Reason.PODS_REFUSED)
+
+
 def test_a_corrected_node_selector_is_a_new_inspection() -> None:
     stuck = inspected(is_finished=False, finished_at=None, termination=None)
     (job,) = step(Observed(inspections=(stuck,)), pod={"nodeSelector": {"gpu": "a100"}}).apply
@@ -129,6 +138,15 @@ def test_a_wish_that_does_not_fit_leaves_the_last_good_template() -> None:
     steps = step(settled(), accelerator={"memory": "12Gi"})
     assert steps.is_satisfied
     assert not steps.revisions.is_of_these_inputs
+
+
+def test_a_template_that_the_api_server_refuses_is_not_remembered_and_the_old_one_scales_on() -> None:
+    wish = pool(replicas=3, scaling={"mode": "Manual"}, context={"max": 2048, "min": 1024})
+    refused = plan(wish, settled(), SETTINGS, NOW, may_roll=False)
+    assert titles(refused) == ["Deployment chat"]
+    assert refused.apply[0]["spec"]["replicas"] == 3
+    assert not refused.revisions.is_of_these_inputs
+    assert "ControllerRevision chat-2" in titles(plan(wish, settled(), SETTINGS, NOW))
 
 
 def gpu_node(**labels: str) -> Node:

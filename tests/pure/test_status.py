@@ -9,6 +9,7 @@ import pytest
 from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, settled
 from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_core.samples import History, Memory
+from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -234,3 +235,14 @@ def test_carrying_out_the_plan_brings_the_pool_from_new_to_serving() -> None:
     observed = Observed(inspections=(inspected(),))
     observed = carried_out(observed, plan(pool(), observed, SETTINGS, NOW))
     assert conditions(after(observed))["Progressing"][1] == "Scaling"
+
+
+def test_pods_that_cannot_be_created_are_explained_in_the_api_servers_words() -> None:
+    observed = with_pods(replicas=1)
+    (deployment,) = (each for each in observed.children if each["kind"] == "Deployment")
+    failure = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: exceeded quota"}
+    refused = {**deployment, "status": {**deployment["status"], "conditions": [failure]}}
+    others = tuple(each for each in observed.children if each["kind"] != "Deployment")
+    progressing = after(replace(observed, children=(*others, refused))).condition(ConditionType.PROGRESSING)
+    assert progressing is not None
+    assert (progressing.reason, progressing.message) == ("PodsRefused", "pods is forbidden: exceeded quota")

@@ -36,6 +36,7 @@ from tidegate_engine.stream import Stream
 
 log = logging.getLogger(__name__)
 
+STOP_SECONDS = 10.0  # far longer than a step, far shorter than a pod's grace
 DRAINING_RETRY_SECONDS = 1.0  # another replica can be tried at once; the client only has to reach it
 
 
@@ -107,13 +108,17 @@ class EngineLoop:
         self._event_loop = asyncio.get_running_loop()
         self._thread.start()
 
-    async def stop(self) -> None:
-        """Ends the thread after the step in progress; what still runs ends with FinishReason.ABORT. Idempotent."""
+    async def stop(self, step_seconds: float = STOP_SECONDS) -> bool:
+        """Ends the thread after the step in progress; what still runs ends with FinishReason.ABORT. Idempotent.
+
+        False if that step took longer than `step_seconds`: the thread is stuck in it, and nothing can end it.
+        """
         self._is_stopping = True
         self._wakeup.set()
         if self._thread.ident is not None:
-            await asyncio.to_thread(self._thread.join)
+            await asyncio.to_thread(self._thread.join, step_seconds)
         self._end_all(FinishReason.ABORT)
+        return not self._thread.is_alive()
 
     def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Stream:
         """Raises BadRequest, NeverFits, QueueFull, Draining or EngineFailed; an accepted request always ends."""

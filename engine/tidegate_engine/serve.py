@@ -26,7 +26,7 @@ from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCod
 from tidegate_engine.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.lifecycle import StopSignals, log_event
 from tidegate_engine.loading import EngineParts, load_parts
-from tidegate_engine.loop import EngineLoop, LoopSettings
+from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.front import Front
@@ -111,8 +111,10 @@ class EngineProcess:
             await until_stop(self.state, self.signals)
             log_event("stopping", load=engine.load().model_dump(by_alias=True))
             await self._drain(engine)
-            await engine.stop()
+            has_stopped = await engine.stop()
             await api.stop()
+        if not has_stopped:
+            raise EngineStuck(f"the engine was stopped in a step that did not end in {STOP_SECONDS:.0f} s")
 
     async def _drain(self, engine: EngineLoop) -> None:
         end = time.monotonic() + self.launch.drain_seconds

@@ -246,3 +246,18 @@ def test_nothing_is_kept_of_requests_that_have_ended():
 
 def test_every_process_has_its_own_boot_id():
     assert loop_of().load().boot_id != loop_of().load().boot_id
+
+
+def test_a_step_that_never_ends_does_not_keep_the_engine_from_stopping():
+    async def scenario() -> tuple[bool, tuple[int, FinishReason]]:
+        runner = GatedRunner()
+        loop = loop_of(runner)
+        loop.start()
+        stream = submit(loop, "a")
+        await eventually_async(lambda: loop.load().running == 1)
+        try:
+            return await loop.stop(step_seconds=0.01), await read(stream)
+        finally:
+            runner.gate.set()
+
+    assert asyncio.run(scenario()) == (False, (0, FinishReason.ABORT))

@@ -143,4 +143,4 @@ def _next(source: AsyncIterator[TokenChunk]) -> asyncio.Task[TokenChunk]:
 def _broken(reason: FinishReason) -> ApiError:
     if reason is FinishReason.ABORT:
         return unavailable("the server is shutting down; send the request again", code="aborted", retry_after_seconds=1)
-    return internal_error("the engine failed on this request; other requests are not affected")
+    return internal_error("the engine failed on this request; its log has the details")

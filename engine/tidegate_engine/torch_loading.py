@@ -94,7 +94,9 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
         raise DoesNotFit(
             f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold only "
             f"{plan.context} tokens; of {format_bytes(loaded.target.memory_bytes)}, the loaded model takes "
-            f"{format_bytes(loaded.used_bytes)}: give it more memory or a smaller --context"
+            f"{format_bytes(loaded.used_bytes)}: "
+            + ("raise --kv-memory" if launch.kv_memory else "give it more memory")
+            + " or lower --context"
         )
     return plan
 

@@ -101,7 +101,7 @@ def test_a_gpu_that_is_not_there_is_told_before_anything_is_loaded(tmp_path):
 
 
 def test_a_context_that_does_not_fit_is_refused_with_the_numbers(folder):
-    with pytest.raises(DoesNotFit, match=r"16 KiB .* 32 tokens"):
+    with pytest.raises(DoesNotFit, match=r"16 KiB .* 32 tokens.*raise --kv-memory"):
         load(folder, kv_memory=2**14)
 
 

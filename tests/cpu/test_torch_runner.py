@@ -110,6 +110,12 @@ def test_kv_memory_beyond_the_machine_is_refused_before_it_is_touched(folder):
         load(folder, kv_memory=2**50)
 
 
+def test_memory_that_loading_alone_would_exceed_is_refused_with_both_numbers(folder):
+    launch = EngineLaunch(model=str(folder), context=256)
+    with pytest.raises(DoesNotFit, match=r"loading takes up to .* MiB, there are 256 MiB: give it that much memory"):
+        TorchRunner.load(launch, folder, memory_bytes=2**28)
+
+
 def test_a_16_bit_checkpoint_takes_half_the_kv_bytes(folder, tmp_path, runner):
     save_tiny_model("llama", tmp_path, torch.bfloat16)
     assert load(tmp_path).num_blocks == 2 * runner.num_blocks

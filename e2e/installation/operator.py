@@ -14,7 +14,8 @@ from e2e.installation.chart import Manifest, render_chart
 from e2e.installation.namespaces import RESTRICTED
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import KIND
-from e2e.installation.quiescence import moved_in_resyncs, resource_versions
+from e2e.installation.quiescence import moved_in_resyncs
+from e2e.installation.versions import resource_versions
 
 NAMESPACE = "tidegate-system"
 RELEASE = "tidegate"

@@ -3,28 +3,14 @@
 Asked at the end of every scenario on a real API server, by tests with nodes and without.
 """
 
-import json
 from collections.abc import Callable
 
-from e2e.cluster.access import ApiAccess
 from e2e.installation.polling import wait_for
-from tidegate_operator.events import CONTROLLER
 
-KINDS = (
-    "inferencepools.tidegate.dev,deployments,replicasets,pods,services,serviceaccounts,configmaps,"
-    "controllerrevisions,jobs,events.events.k8s.io"
-)
 NUM_RESYNCS = 4  # of each pool, that must write nothing
 NUM_LOOKS = 4
 RESYNC_SECONDS = 60.0
 Versions = dict[str, str]  # "Kind/name" -> resourceVersion
-
-
-def resource_versions(access: ApiAccess, namespace: str) -> Versions:
-    """Of everything in the namespace that the operator touches or owns; Events only where they are its own."""
-    items = json.loads(access.kubectl("get", KINDS, "--namespace", namespace, "-o", "json"))["items"]
-    ours = [item for item in items if item.get("reportingController", CONTROLLER) == CONTROLLER]
-    return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["resourceVersion"] for item in ours}
 
 
 def moved_in_resyncs(

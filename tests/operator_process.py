@@ -52,6 +52,11 @@ class OperatorUnderTest:
         self.client = ApiServer.connect(str(self.access.kubeconfig))  # the administrator's
 
     def start(self) -> None:
+        """Until everything there is has been listed and is watched."""
+        self.launch()
+        eventually(self.is_ready, timeout_seconds=30, what=f"the operator is ready; its log: {self._log}")
+
+    def launch(self) -> None:
         self.port = _free_port()
         environment = {
             "PATH": os.environ["PATH"],
@@ -62,7 +67,6 @@ class OperatorUnderTest:
         command = [sys.executable, "-m", "tidegate_operator", "--kubeconfig", str(self.kubeconfig)]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-        eventually(self.is_ready, timeout_seconds=30, what=f"the operator is ready; its log: {self._log}")
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Exit status."""

@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 
@@ -100,33 +100,49 @@ async def run(settings: OperatorSettings, kube: ApiServer, token: str) -> int:
         health = Health(is_alive=lambda: not failed.is_set(), is_ready=lambda: watcher.is_ready)
         probes = await serve_probes(settings.port, health, metrics)
         work = asyncio.create_task(queue.run(), name="work queue")
-        start = asyncio.create_task(start_when_installed(kube, settings, watcher), name="start")
+        look = asyncio.create_task(look_around(kube, settings, watcher, queue.add), name="look around")
         waits = [asyncio.create_task(event.wait()) for event in (stop, failed)]
-        start.add_done_callback(lambda task: None if task.cancelled() or task.exception() is None else failed.set())
-        done, _ = await asyncio.wait([work, *waits], return_when=asyncio.FIRST_COMPLETED)
-        for task in (start, work, *waits):
+        await asyncio.wait([look, work, *waits], return_when=asyncio.FIRST_COMPLETED)
+        is_asked = stop.is_set()
+        for task in (look, work, *waits):
             task.cancel()
-        await asyncio.gather(start, work, *waits, return_exceptions=True)
+        ends = await asyncio.gather(look, work, *waits, return_exceptions=True)
         await asyncio.to_thread(watcher.stop)
         await probes.cleanup()
     kube.close()
-    return 0 if stop.is_set() and work not in done else 1
+    for ended in ends:
+        if isinstance(ended, Exception):
+            _log.error("ended by a bug", exc_info=ended)
+    return 0 if is_asked else 1
 
 
-async def start_when_installed(kube: ApiServer, settings: OperatorSettings, watcher: Watcher) -> None:
-    """Kinds are resolved when the watches start, so they start once the resource is there."""
-    namespace = settings.namespaces[0] if settings.namespaces else None
+async def look_around(
+    kube: ApiServer, settings: OperatorSettings, watcher: Watcher, add: Callable[[Key], None]
+) -> None:
+    """Every pool there is becomes a key, now and at every resync: what a watch has missed is found all the same.
+
+    Kinds are resolved when the watches start, so they start once the resource is there.
+    """
     while True:
-        try:
-            await kube.list(POOL, namespace)
-        except NotFound:
-            _log.warning("inferencepools.tidegate.dev is not installed; waiting for its CRD")
-        except KubeError as error:
-            _log.warning("%s", error)
-        else:
-            break
-        await asyncio.sleep(CRD_POLL_SECONDS)
-    watcher.start()
+        listed = [await _add_all(kube, namespace, add) for namespace in settings.namespaces or (None,)]
+        if any(listed):
+            watcher.start()
+        await asyncio.sleep(settings.reconcile.resync_seconds if all(listed) else CRD_POLL_SECONDS)
+
+
+async def _add_all(kube: ApiServer, namespace: str | None, add: Callable[[Key], None]) -> bool:
+    """Whether they could be listed."""
+    try:
+        pools = await kube.list(POOL, namespace)
+    except NotFound:
+        _log.warning("inferencepools.tidegate.dev is not installed; waiting for its CRD")
+        return False
+    except KubeError as error:
+        _log.warning("%s", error)
+        return False
+    for pool in pools:
+        add((pool["metadata"]["namespace"], pool["metadata"]["name"]))
+    return True
 
 
 def build_queue(

@@ -43,7 +43,7 @@ class Watcher:
         namespaces: tuple[str, ...],
         on_end: Callable[[], None],
     ) -> None:
-        self._registry = build_registry(connection, enqueue)
+        self._registry = build_registry(connection, enqueue, self._on_cleanup)
         self._namespaces = namespaces
         self._on_end = on_end
         self._stop = threading.Event()
@@ -51,7 +51,9 @@ class Watcher:
         self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Once; later calls do nothing."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def stop(self) -> None:
         """Also where it never started: the CRD may not have come."""
@@ -79,12 +81,21 @@ class Watcher:
             )
         except Exception:  # noqa: BLE001 - the top of a thread: log it, then end the process
             _log.exception("the watches ended")
+        self._on_cleanup()
+
+    def _on_cleanup(self) -> None:
         if not self._stop.is_set():
             self._on_end()
 
 
-def build_registry(connection: Callable[[], Connection], enqueue: Callable[[Key], None]) -> kopf.OperatorRegistry:
-    """All handlers: pools by their own name, everything else by the label that names its pool."""
+def build_registry(
+    connection: Callable[[], Connection], enqueue: Callable[[Key], None], on_cleanup: Callable[[], None]
+) -> kopf.OperatorRegistry:
+    """All handlers: pools by their own name, everything else by the label that names its pool.
+
+    `on_cleanup` when kopf begins to end: after one watch failed for good it waits for the others, which try again for
+    ever with a session that is closed, so that it never returns.
+    """
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -98,6 +109,10 @@ def build_registry(connection: Callable[[], Connection], enqueue: Callable[[Key]
             private_key_path=now.key_file,
             expiration=datetime.now(UTC) + timedelta(seconds=LOGIN_SECONDS),
         )
+
+    @kopf.on.cleanup(registry=registry)
+    async def cleanup(**_: Any) -> None:  # kopf's keyword arguments
+        on_cleanup()
 
     async def on_pool(*, namespace: str | None, name: str, **_: Any) -> None:  # kopf's keyword arguments
         enqueue((namespace or "", name))

@@ -19,7 +19,7 @@ def registry() -> kopf.OperatorRegistry:
     def connection() -> Connection:
         raise AssertionError("nobody logs in here")
 
-    return build_registry(connection, enqueue)
+    return build_registry(connection, enqueue, print)
 
 
 def test_a_watch_is_ended_by_the_server_before_the_client_and_never_lasts_for_ever() -> None:
@@ -59,7 +59,7 @@ def test_watches_that_never_started_are_stopped_at_once() -> None:
 
 def test_a_label_that_names_no_pool_wakes_nobody() -> None:
     woken: list[Key] = []
-    ours = build_registry(lambda: pytest.fail("nobody logs in"), woken.append)
+    ours = build_registry(lambda: pytest.fail("nobody logs in"), woken.append, print)
     (on_child,) = {handler.fn for handler in ours._watching.get_all_handlers() if handler.id == "on_Pod"}
     for name in ("", "chat"):
         asyncio.run(on_child(namespace="team", labels={POOL_LABEL: name}))

@@ -1,7 +1,6 @@
 """A pool's life on a real API server: children, status, drift, restarts, deletion. The operator runs under its role."""
 
 import signal
-import time
 
 import pytest
 
@@ -51,15 +50,6 @@ def test_a_cpu_pool_surges_and_an_accelerator_pool_replaces_in_place(operator: O
     limits = on_gpu["template"]["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "1"
     operator.assert_quiescent()
-
-
-def test_children_exist_within_a_second_once_the_shape_is_known(operator: OperatorUnderTest) -> None:
-    operator.apply(pool_manifest("first"))
-    become_ready(operator, "first")
-    operator.access.kubectl("delete", "deployment", "first", "-n", operator.namespace, "--wait=false")
-    start = time.monotonic()
-    eventually(lambda: operator.exists("deployment", "first"), timeout_seconds=10)
-    print(f"deployment back after {time.monotonic() - start:.2f} s")
 
 
 def test_drift_is_repaired_and_fields_of_others_are_kept(operator: OperatorUnderTest) -> None:

@@ -1,4 +1,4 @@
-"""Figures of the operator on a real API server, printed; the deadlines are generous, since machines are shared."""
+"""Figures of the operator on a real API server, held and printed."""
 
 import time
 
@@ -10,23 +10,35 @@ from pools import pool_manifest
 from waiting import eventually
 
 NUM_POOLS = 100
+NUM_TRIES = 5
 MAX_RESIDENT_BYTES = 200 * 2**20
 
 
-def test_children_follow_the_shape_at_once(operator: OperatorUnderTest, nodes: Kubelet) -> None:
+def test_children_exist_within_a_second_once_the_shape_is_known(
+    operator: OperatorUnderTest, nodes: Kubelet
+) -> None:
+    """The best of several tries: one hiccup of a shared machine is no fault of ours."""
+    seconds = [seconds_to_children(operator, nodes, f"chat{number}") for number in range(NUM_TRIES)]
+    print(f"children and their first pod exist {', '.join(f'{each:.2f}' for each in seconds)} s after the inspection")
+    assert min(seconds) < 1
+
+
+def seconds_to_children(operator: OperatorUnderTest, nodes: Kubelet, name: str) -> float:
+    """From the end of the inspection to the Service and a first engine pod."""
     shape, nodes.ending = nodes.ending, None
-    operator.apply(pool_manifest())
-    eventually(lambda: operator.get("pods", selector="tidegate.dev/role=inspection"))
+    operator.apply(pool_manifest(name))
+    label = f"tidegate.dev/pool={name}"
+    eventually(lambda: operator.get("pods", selector=f"{label},tidegate.dev/role=inspection"))
     nodes.ending = shape
     start = time.monotonic()
 
     def children() -> bool:
-        found = nodes.api.list_namespaced_service(operator.namespace, label_selector="tidegate.dev/pool=chat")
-        return bool(found.items) and bool(nodes.api.list_namespaced_pod(
-            operator.namespace, label_selector="tidegate.dev/role=engine").items)  # fmt: skip
+        found = nodes.api.list_namespaced_service(operator.namespace, label_selector=label)
+        pods = nodes.api.list_namespaced_pod(operator.namespace, label_selector=f"{label},tidegate.dev/role=engine")
+        return bool(found.items) and bool(pods.items)
 
     eventually(children, timeout_seconds=10)
-    print(f"children and their first pod exist {time.monotonic() - start:.2f} s after the inspection ended")
+    return time.monotonic() - start
 
 
 @pytest.mark.timeout(600)

@@ -80,8 +80,6 @@ class OperatorSettings(BaseSettings):
     """The work queue."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to serve. Empty: the whole cluster, nodes included."""
-    pod_namespace: str = "default"
-    """The operator's own namespace."""
     drain_token_file: Path = Path("/etc/tidegate/drain/token")
     """File with the token that lets only this operator drain engines."""
     port: int = Field(default=8080, ge=0, le=65535)

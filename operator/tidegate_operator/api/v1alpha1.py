@@ -17,8 +17,6 @@ class ObjectMeta(ApiModel):
     namespace: str = "default"
     uid: str = ""
     generation: int = 0
-    resource_version: str = ""
-    creation_timestamp: Timestamp | None = None
     deletion_timestamp: Timestamp | None = None
     labels: dict[str, str] = Field(default={})
     annotations: dict[str, str] = Field(default={})

@@ -51,6 +51,10 @@ class FlakyProxy:
         assert self._session is not None
         await self._session.close()
         await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # watches that nobody reads any more
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def pass_on(self, request: web.Request) -> web.StreamResponse:
         if self.status_for_all:

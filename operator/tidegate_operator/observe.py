@@ -118,7 +118,7 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     inspection_pods = tuple(_of_role(all_pods, INSPECTION_ROLE))
     return Observed(
         children=children,
-        strangers=tuple(_title(item) for item in others if not _is_leftover(item, pool)),
+        strangers=tuple(_title(item) for item in others if _is_in_the_way(item, pool)),
         leftovers=tuple(_title(item) for item in others if _is_leftover(item, pool)),
         is_claim_missing=is_claim_missing,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
@@ -150,6 +150,12 @@ def _is_leftover(item: Manifest, pool: InferencePool) -> bool:
     """Of a deleted pool of the same name: the garbage collector takes it soon."""
     owner = _controller(item)
     return (owner.get("kind"), owner.get("name")) == (POOL.kind, pool.metadata.name)
+
+
+def _is_in_the_way(item: Manifest, pool: InferencePool) -> bool:
+    """Has a name that a child must have. With our label alone, a person's own Service say, it disturbs nobody."""
+    has_our_name = item["metadata"]["name"] == pool.metadata.name
+    return has_our_name and item["kind"] in {each.kind for each in NAMED_LIKE_THE_POOL} and not _is_leftover(item, pool)
 
 
 def _title(item: Manifest) -> str:

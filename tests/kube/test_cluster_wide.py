@@ -51,3 +51,17 @@ def test_without_such_a_node_the_pool_says_what_to_set(operator: OperatorUnderTe
     assert "set accelerator.memory" in operator.condition("Stalled")["message"]
     assert not operator.get("deployments")
     operator.assert_quiescent()
+
+
+def test_a_namespace_deleted_while_its_pool_is_inspected_goes_away(
+    operator: OperatorUnderTest, api_server: ApiServer
+) -> None:
+    operator.start()
+    other = f"{operator.namespace}-other"
+    api_server.kubectl("create", "namespace", other)
+    for manifest in (CLAIM, pool_manifest()):
+        api_server.kubectl("apply", "-n", other, "-f", "-", input=json.dumps(manifest))
+    eventually(lambda: "chat-inspect-" in api_server.kubectl("get", "jobs", "-n", other, "-o", "name"))
+    api_server.kubectl("delete", "namespace", other, "--wait=false")
+    eventually(lambda: f"/{other}\n" not in api_server.kubectl("get", "namespaces", "-o", "name"), timeout_seconds=90)
+    assert "Traceback" not in operator.log()

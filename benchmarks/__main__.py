@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tidegate_engine.container import share_cores
+from tidegate_engine.process.container import share_cores
 
 environment = dict(os.environ)
 share_cores(environment)  # threads wait as the engine's do; torch reads this when it is imported

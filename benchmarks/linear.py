@@ -12,8 +12,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from tidegate_engine.linear_choice import LinearChoice
-from tidegate_engine.matrix import DenseMatrix
+from tidegate_engine.compute.linear_choice import LinearChoice
+from tidegate_engine.compute.matrix import DenseMatrix
 
 SHAPES = ((4864, 896), (896, 4864), (2048, 640), (640, 2048))  # Qwen2 0.5B and Gemma 3 270M, [out, in]
 ROWS = (1, 4, 8, 20, 64)

@@ -11,14 +11,14 @@ import statistics
 import time
 from collections.abc import Callable
 
-from tidegate_engine.budget import BudgetLimits
 from tidegate_engine.counters import Counters
-from tidegate_engine.door import Door
 from tidegate_engine.engine import Engine
-from tidegate_engine.queue import QueueLimits
 from tidegate_engine.request import SamplingParams, new_request
+from tidegate_engine.scheduling.budget import BudgetLimits
+from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.queue import QueueLimits
+from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
-from tidegate_engine.step_fit import StepTime
 
 SIM_STEP = StepTime(base_seconds=0.02, seconds_per_token=2e-5, seconds_per_context_token=1e-8)
 MEAN_PROMPT, MEAN_ANSWER = 600, 300

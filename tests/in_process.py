@@ -12,15 +12,15 @@ import httpx
 from fastapi import FastAPI
 
 from tidegate_core.telemetry import EngineSizing, LoadReport
-from tidegate_engine.byte_codec import ByteCodec
 from tidegate_engine.counters import Counters
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.runner import StepBatch
+from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.front import Front, ServedModel, TextCodec
 from tidegate_engine.server.metrics import RequestMetrics, build_registry
 from tidegate_engine.sim import SimRunner, SimSettings
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.text.byte_codec import ByteCodec
 from waiting import eventually_async
 
 MODEL = "tide"

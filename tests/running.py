@@ -3,11 +3,11 @@
 import time
 from collections.abc import Sequence
 
-from tidegate_engine.budget import BudgetLimits
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import SamplingParams, new_request
 from tidegate_engine.runner import Runner
+from tidegate_engine.scheduling.budget import BudgetLimits
 
 
 def answers(

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tidegate_engine.budget import BudgetLimits
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
 from tidegate_engine.request import FinishReason, Request, SamplingParams, new_request
 from tidegate_engine.runner import ScheduledRow, StepBatch
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.scheduling.budget import BudgetLimits
+from tidegate_engine.scheduling.step_fit import StepTime
 
 EOS = 0
 INSTANT = StepTime(0.0)

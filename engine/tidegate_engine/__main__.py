@@ -4,7 +4,7 @@ import sys
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch, ExitCode
-from tidegate_engine.lifecycle import exit_on_signals
+from tidegate_engine.process.lifecycle import exit_on_signals
 
 
 def main(args: list[str]) -> int:

@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tidegate_engine.blocks import BlockPool
-from tidegate_engine.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import EngineFailed
-from tidegate_engine.isolation import RowResult, run_isolated
-from tidegate_engine.queue import RequestQueue
 from tidegate_engine.request import FinishReason, Request, SamplingParams
 from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
-from tidegate_engine.scheduler import Scheduler, Step
-from tidegate_engine.step_fit import StepTimeModel
+from tidegate_engine.scheduling.blocks import BlockPool
+from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
+from tidegate_engine.scheduling.isolation import RowResult, run_isolated
+from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.scheduler import Scheduler, Step
+from tidegate_engine.scheduling.step_fit import StepTimeModel
 
 log = logging.getLogger(__name__)
 

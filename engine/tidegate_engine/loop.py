@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from tidegate_core.telemetry import EngineSizing, LoadReport
-from tidegate_engine.admission import check_can_ever_fit
-from tidegate_engine.budget import BudgetLimits
 from tidegate_engine.counters import Counters
-from tidegate_engine.door import Door
 from tidegate_engine.engine import Engine, RequestOutput
 from tidegate_engine.errors import Draining, EngineFailed, QueueFull
-from tidegate_engine.queue import QueueLimits
 from tidegate_engine.request import FinishReason, SamplingParams, new_request
 from tidegate_engine.runner import Runner
+from tidegate_engine.scheduling.admission import check_can_ever_fit
+from tidegate_engine.scheduling.budget import BudgetLimits
+from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.queue import QueueLimits
 from tidegate_engine.stream import Stream
 
 log = logging.getLogger(__name__)

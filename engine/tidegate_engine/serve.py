@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode
-from tidegate_engine.exits import EngineStuck, exit_of, write_termination_message
-from tidegate_engine.lifecycle import StopSignals, log_event
-from tidegate_engine.loading import EngineParts, load_parts
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
+from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
+from tidegate_engine.process.lifecycle import StopSignals, log_event
+from tidegate_engine.process.loading import EngineParts, load_parts
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.front import Front

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.runner import ScheduledRow, StepBatch
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.scheduling.step_fit import StepTime
 
 log = logging.getLogger(__name__)
 

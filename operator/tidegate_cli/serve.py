@@ -5,7 +5,7 @@ import sys
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch, ExitCode
-from tidegate_engine.lifecycle import exit_on_signals
+from tidegate_engine.process.lifecycle import exit_on_signals
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

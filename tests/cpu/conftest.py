@@ -2,7 +2,7 @@
 
 import os
 
-from tidegate_engine.container import share_cores
+from tidegate_engine.process.container import share_cores
 
 share_cores(os.environ)
 

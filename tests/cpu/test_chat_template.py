@@ -4,7 +4,7 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tidegate_core.errors import BadLaunch
-from tidegate_engine.chat_template import ChatRefused, ChatTemplate
+from tidegate_engine.text.chat_template import ChatRefused, ChatTemplate
 
 CHATML = """{%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tidegate_engine.detokenizer import Detokenizer, TokenBytes, decode
+from tidegate_engine.text.detokenizer import Detokenizer, TokenBytes, decode
 
 WORDS = ["the", "▁the", "▁", "a", "▁日本", "é", "😀", "▁▁", "\n"]
 

@@ -16,8 +16,8 @@ import pytest
 
 from serving import ENGINE_ROOT, EngineUnderTest, engine_process
 from tidegate_core.launch import EngineLaunch, ExitCode, RunnerKind
-from tidegate_engine.exits import EngineStuck
-from tidegate_engine.lifecycle import StopSignals
+from tidegate_engine.process.exits import EngineStuck
+from tidegate_engine.process.lifecycle import StopSignals
 from tidegate_engine.serve import load_uncollected, until_stop
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState
 from waiting import eventually
@@ -134,7 +134,7 @@ def test_a_signal_before_the_event_loop_runs_is_a_stop_too():
     """Without a handler the first process of a container would ignore it."""
     code = (
         "import os, signal\n"
-        "from tidegate_engine.lifecycle import exit_on_signals\n"
+        "from tidegate_engine.process.lifecycle import exit_on_signals\n"
         "exit_on_signals()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "raise SystemExit('it goes on')\n"

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from tidegate_engine.kv_cache import KvLayout
-from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.compute.kv_cache import KvLayout
+from tidegate_engine.process.process_memory import private_bytes
 
 LAYOUT = KvLayout(num_layers=4, block_size=16, num_kv_heads=2, head_dim=64, dtype=torch.float16)
 NUM_BLOCKS = 2**30 // LAYOUT.block_bytes

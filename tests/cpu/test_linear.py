@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_core.memory import PART_ELEMENTS
-from tidegate_engine.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
-from tidegate_engine.linear_choice import MEASURED_ROWS, LinearChoice
-from tidegate_engine.matrix import DenseMatrix
+from tidegate_engine.compute.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
+from tidegate_engine.compute.linear_choice import MEASURED_ROWS, LinearChoice
+from tidegate_engine.compute.matrix import DenseMatrix
 
 SHAPES = [(96, 64), (200, 640), (1, 33)]
 ROWS = [1, 2, 7, 64]

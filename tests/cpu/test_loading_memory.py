@@ -6,7 +6,7 @@ from real_model import gemma_gguf
 from serving import START_SECONDS, EngineUnderTest, engine_process
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.sizing import Demand, Target, plan_fit
-from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.process.process_memory import private_bytes
 from waiting import eventually
 
 MEMORY_BYTES = 2 * 2**30

@@ -6,8 +6,8 @@ from safetensors.torch import save_file
 
 from checkpoint_files import TINY_LLAMA, write_config
 from tidegate_core.memory import PART_ELEMENTS, PARTS_IN_FLIGHT
-from tidegate_engine.matrix import GRAIN_ROWS, DenseMatrix, StoredMatrix, Workshop, kept_whole, parts_of
-from tidegate_engine.weights import open_weights
+from tidegate_engine.compute.matrix import GRAIN_ROWS, DenseMatrix, StoredMatrix, Workshop, kept_whole, parts_of
+from tidegate_engine.compute.weights import open_weights
 
 COLUMNS = PART_ELEMENTS // 4
 QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"

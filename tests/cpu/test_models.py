@@ -8,9 +8,9 @@ import torch
 from running import answers, greedy_params
 from tidegate_checkpoint.errors import UnsupportedCheckpoint
 from tidegate_core.launch import EngineLaunch
+from tidegate_engine.compute.rope import inverse_frequencies
+from tidegate_engine.compute.torch_runner import TorchRunner
 from tidegate_engine.models.registry import load_model
-from tidegate_engine.rope import inverse_frequencies
-from tidegate_engine.torch_runner import TorchRunner
 from tiny_models import CONFIGS, greedy, save_tiny_model
 
 NUM_TOKENS = 24

@@ -14,8 +14,8 @@ from running import answers, greedy_params
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.launch import EngineLaunch
 from tidegate_core.sizing import Demand, Target, plan_fit
-from tidegate_engine.tokenizer import load_tokenizer
-from tidegate_engine.torch_runner import TorchRunner
+from tidegate_engine.compute.torch_runner import TorchRunner
+from tidegate_engine.text.tokenizer import load_tokenizer
 
 CONTEXT = 2048
 ENVIRONMENT = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
@@ -26,9 +26,9 @@ REPORT = """
 import json, sys
 from pathlib import Path
 from tidegate_core.launch import EngineLaunch
-from tidegate_engine.process_memory import private_bytes
-from tidegate_engine.tokenizer import load_tokenizer
-from tidegate_engine.torch_runner import TorchRunner
+from tidegate_engine.process.process_memory import private_bytes
+from tidegate_engine.text.tokenizer import load_tokenizer
+from tidegate_engine.compute.torch_runner import TorchRunner
 import tidegate_engine.server.app
 path, context, memory = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 launch = EngineLaunch(model=str(path), context=context)

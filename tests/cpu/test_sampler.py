@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate_engine.sampler import FIRST_CANDIDATES, Draw, gumbel_noise, sample
+from tidegate_engine.compute.sampler import FIRST_CANDIDATES, Draw, gumbel_noise, sample
 
 CPU = torch.device("cpu")
 

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
-from tidegate_engine.byte_codec import ByteCodec
-from tidegate_engine.chat_template import ChatTemplate
 from tidegate_engine.request import SamplingParams
+from tidegate_engine.text.byte_codec import ByteCodec
+from tidegate_engine.text.chat_template import ChatTemplate
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,9 @@ from checkpoint_files import gguf_bytes
 from real_model import gemma_gguf
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint, UnsupportedCheckpoint
 from tidegate_core.errors import BadLaunch
-from tidegate_engine.chat_template import NoChatTemplate
 from tidegate_engine.errors import BadRequest
-from tidegate_engine.tokenizer import load_tokenizer
+from tidegate_engine.text.chat_template import NoChatTemplate
+from tidegate_engine.text.tokenizer import load_tokenizer
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog, and the dog does not mind at all",

@@ -11,10 +11,10 @@ from running import answers, greedy_params
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
-from tidegate_engine.exits import DoesNotFit
+from tidegate_engine.compute.torch_runner import TorchRunner
+from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.runner import ScheduledRow, StepBatch
-from tidegate_engine.torch_runner import TorchRunner
 from tiny_models import save_tiny_model
 
 PROMPTS = [[5, 9, 1], [7] * 40, [3, 100, 42, 8, 15, 16, 23]]

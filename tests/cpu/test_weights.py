@@ -13,8 +13,8 @@ from checkpoint_files import TINY_LLAMA, tiny_gguf, write_config
 from real_model import gemma_gguf
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
 from tidegate_checkpoint.shape import read_shape
-from tidegate_engine.gguf_weights import PIECE_ELEMENTS
-from tidegate_engine.weights import open_weights
+from tidegate_engine.compute.gguf_weights import PIECE_ELEMENTS
+from tidegate_engine.compute.weights import open_weights
 
 TINY = {
     "vocab_size": 96,

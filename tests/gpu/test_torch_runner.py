@@ -5,7 +5,7 @@ import torch
 
 from running import answers, greedy_params
 from tidegate_core.launch import AttentionKind, Device, EngineLaunch
-from tidegate_engine.torch_runner import TorchRunner
+from tidegate_engine.compute.torch_runner import TorchRunner
 from tiny_models import CONFIGS, greedy, save_tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

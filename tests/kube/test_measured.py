@@ -14,9 +14,7 @@ NUM_TRIES = 5
 MAX_RESIDENT_BYTES = 200 * 2**20
 
 
-def test_children_exist_within_a_second_once_the_shape_is_known(
-    operator: OperatorUnderTest, nodes: Kubelet
-) -> None:
+def test_children_exist_within_a_second_once_the_shape_is_known(operator: OperatorUnderTest, nodes: Kubelet) -> None:
     """The best of several tries: one hiccup of a shared machine is no fault of ours."""
     seconds = [seconds_to_children(operator, nodes, f"chat{number}") for number in range(NUM_TRIES)]
     print(f"children and their first pod exist {', '.join(f'{each:.2f}' for each in seconds)} s after the inspection")

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripted_engine import request_of
-from tidegate_engine.admission import Claim, check_can_ever_fit, peak_blocks
-from tidegate_engine.blocks import BlockPool
 from tidegate_engine.errors import BadRequest, NeverFits
-from tidegate_engine.queue import RequestQueue
 from tidegate_engine.request import FinishReason, Request
-from tidegate_engine.scheduler import Scheduler
+from tidegate_engine.scheduling.admission import Claim, check_can_ever_fit, peak_blocks
+from tidegate_engine.scheduling.blocks import BlockPool
+from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.scheduler import Scheduler
 
 claims = st.lists(st.builds(Claim, left=st.integers(1, 60), held=st.integers(0, 60)), max_size=6)
 block_sizes = st.sampled_from([1, 3, 16])

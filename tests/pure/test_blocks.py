@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from scripted_engine import request_of
-from tidegate_engine.blocks import BlockPool
 from tidegate_engine.errors import OutOfBlocks
 from tidegate_engine.request import Request
+from tidegate_engine.scheduling.blocks import BlockPool
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 12

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tidegate_engine.container import cpu_threads, memory_limit_bytes, share_cores
+from tidegate_engine.process.container import cpu_threads, memory_limit_bytes, share_cores
 
 GIB = 2**30
 CORES = len(os.sched_getaffinity(0))

@@ -6,7 +6,7 @@ from scripted_engine import EOS, ScriptedRunner, collect, engine_of, request_of,
 from tidegate_engine.errors import EngineFailed
 from tidegate_engine.request import FinishReason
 from tidegate_engine.runner import ScheduledRow
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.scheduling.step_fit import StepTime
 
 
 def test_max_tokens_ends_a_request_by_length():

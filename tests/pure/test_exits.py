@@ -8,7 +8,7 @@ from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint, Uns
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import ExitCode
 from tidegate_engine.errors import EngineFailed
-from tidegate_engine.exits import BindFailed, DoesNotFit, EngineStuck, exit_of, write_termination_message
+from tidegate_engine.process.exits import BindFailed, DoesNotFit, EngineStuck, exit_of, write_termination_message
 
 
 @pytest.mark.parametrize(

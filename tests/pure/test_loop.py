@@ -15,8 +15,8 @@ from tidegate_engine.errors import BadRequest, Draining, EngineFailed, NeverFits
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.request import FinishReason, Request, SamplingParams
 from tidegate_engine.runner import Runner, StepBatch
+from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
-from tidegate_engine.step_fit import StepTime
 from tidegate_engine.stream import Stream
 from waiting import eventually_async
 

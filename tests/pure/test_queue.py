@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from scripted_engine import ScriptedRunner, VirtualClock, engine_of, request_of
-from tidegate_engine.door import Door
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull
-from tidegate_engine.queue import QueueLimits, RequestQueue, check_may_wait
 from tidegate_engine.request import FinishReason
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
+from tidegate_engine.scheduling.step_fit import StepTime
 
 STEP_TIME = StepTime(base_seconds=0.02, seconds_per_token=2e-4, seconds_per_context_token=1e-7)
 

@@ -1,10 +1,10 @@
 """What a step computes: decodes first, several prompts at once, first come first served, never past the budget."""
 
 from scripted_engine import request_of
-from tidegate_engine.blocks import BlockPool
-from tidegate_engine.queue import RequestQueue
 from tidegate_engine.request import FinishReason
-from tidegate_engine.scheduler import MAX_PARTIAL_PROMPTS, Scheduler, Step
+from tidegate_engine.scheduling.blocks import BlockPool
+from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.scheduler import MAX_PARTIAL_PROMPTS, Scheduler, Step
 
 
 def scheduler_of(*, num_blocks: int = 1000, slots: int = 64) -> Scheduler:

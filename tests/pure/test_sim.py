@@ -6,8 +6,8 @@ from scripted_engine import VirtualClock
 from tidegate_engine.counters import Counters
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
-from tidegate_engine.step_fit import StepTime
 
 
 def row(request_id: str, token_ids: tuple[int, ...], start: int, *, num_outputs: int = 0, samples: bool = True):

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from tidegate_engine.budget import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, BudgetLimits, token_budget
-from tidegate_engine.step_fit import StepTime, StepTimeModel
+from tidegate_engine.scheduling.budget import FIRST_CHUNK_TOKENS, MIN_CHUNK_TOKENS, BudgetLimits, token_budget
+from tidegate_engine.scheduling.step_fit import StepTime, StepTimeModel
 
 TRUTH = StepTime(base_seconds=0.02, seconds_per_token=5e-4, seconds_per_context_token=2e-7)
 

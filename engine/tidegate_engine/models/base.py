@@ -5,8 +5,8 @@ from typing import Protocol
 
 import torch
 
-from tidegate_engine.kv_cache import PagedStep
-from tidegate_engine.layers import LayerLoader
+from tidegate_engine.compute.kv_cache import PagedStep
+from tidegate_engine.compute.layers import LayerLoader
 
 
 class Model(Protocol):

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 
 from tidegate_checkpoint.config import ModelConfig, parse_config
 from tidegate_checkpoint.config_json import Json
-from tidegate_engine.kv_cache import PagedStep
-from tidegate_engine.layers import LayerLoader, rms_norm
-from tidegate_engine.linear import Linear
+from tidegate_engine.compute.kv_cache import PagedStep
+from tidegate_engine.compute.layers import LayerLoader, rms_norm
+from tidegate_engine.compute.linear import Linear
+from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
 from tidegate_engine.models.base import HeadCounts
 from tidegate_engine.models.settings import number, rope_scaling
-from tidegate_engine.rope import Rotation, inverse_frequencies, rotate, rotation_at
 
 
 @dataclass(frozen=True)

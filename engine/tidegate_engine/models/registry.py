@@ -6,7 +6,7 @@ import torch
 
 from tidegate_checkpoint.config_json import Json
 from tidegate_checkpoint.errors import UnsupportedCheckpoint
-from tidegate_engine.layers import LayerLoader
+from tidegate_engine.compute.layers import LayerLoader
 from tidegate_engine.models.base import Model
 from tidegate_engine.models.gemma3 import Gemma3
 from tidegate_engine.models.llama import Llama

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
-from tidegate_engine.exits import BindFailed
+from tidegate_engine.process.exits import BindFailed
 
 KEEP_ALIVE_SECONDS = 75  # longer than usual client pools keep a connection, so that they close it and never race us
 GRACEFUL_CLOSE_SECONDS = 5

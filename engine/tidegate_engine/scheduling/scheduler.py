@@ -8,11 +8,11 @@ Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any si
 
 from typing import NamedTuple
 
-from tidegate_engine.admission import Claim, peak_blocks
-from tidegate_engine.blocks import BlockPool, blocks_for
-from tidegate_engine.queue import RequestQueue
 from tidegate_engine.request import FinishReason, Request
 from tidegate_engine.runner import ScheduledRow
+from tidegate_engine.scheduling.admission import Claim, peak_blocks
+from tidegate_engine.scheduling.blocks import BlockPool, blocks_for
+from tidegate_engine.scheduling.queue import RequestQueue
 
 MAX_PARTIAL_PROMPTS = 4  # prompts left unfinished by a step; more would only hold blocks and delay each other
 FLOOR_SHARE = 8  # each of them gets at least this part of the prompt budget: the first keeps more than half

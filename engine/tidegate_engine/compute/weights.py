@@ -63,7 +63,7 @@ def open_weights(path: Path) -> Weights:
 
 def _open_gguf(path: Path) -> Weights:
     try:
-        from tidegate_engine.gguf_weights import GgufWeights
+        from tidegate_engine.compute.gguf_weights import GgufWeights
     except ModuleNotFoundError as error:
         raise UnsupportedCheckpoint(f"{path} needs the decoders of 'gguf': install tidegate[gguf]") from error
     file = read_gguf(path)

@@ -11,10 +11,10 @@ from tokenizers import Tokenizer as Backend
 
 from tidegate_checkpoint.gguf import read_gguf
 from tidegate_checkpoint.location import CheckpointKind, Location, locate, reading
-from tidegate_engine.chat_template import ChatTemplate, NoChatTemplate
-from tidegate_engine.detokenizer import Detokenizer, TokenBytes, decode
 from tidegate_engine.errors import BadRequest
-from tidegate_engine.tokenizer_parts import TokenizerParts
+from tidegate_engine.text.chat_template import ChatTemplate, NoChatTemplate
+from tidegate_engine.text.detokenizer import Detokenizer, TokenBytes, decode
+from tidegate_engine.text.tokenizer_parts import TokenizerParts
 
 # Unicode normalization may make a text shorter by this factor before it is tokenized (three letters to one syllable).
 COMPOSITION_RATIO = 3
@@ -36,10 +36,10 @@ def load_tokenizer(path: Path, chat_template: str | None = None) -> "Tokenizer":
 
 def _read_parts(location: Location) -> TokenizerParts:
     if location.kind is CheckpointKind.GGUF:
-        from tidegate_engine.gguf_tokenizer import gguf_tokenizer_parts
+        from tidegate_engine.text.gguf_tokenizer import gguf_tokenizer_parts
 
         return gguf_tokenizer_parts(read_gguf(location.path))
-    from tidegate_engine.hf_tokenizer import hf_tokenizer_parts
+    from tidegate_engine.text.hf_tokenizer import hf_tokenizer_parts
 
     return hf_tokenizer_parts(location.path)
 

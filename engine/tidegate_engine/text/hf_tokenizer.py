@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, processors
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
-from tidegate_engine.tokenizer_parts import TokenizerParts, longest_bytes
+from tidegate_engine.text.tokenizer_parts import TokenizerParts, longest_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
 TEMPLATE_FILE = "chat_template.jinja"

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 
-from tidegate_engine.matrix import Matrix, kept_whole
+from tidegate_engine.compute.matrix import Matrix, kept_whole
 
 WIDENED_ELEMENTS = 1 << 22  # 16 MiB in fp32: stays in the cache until it is multiplied
 

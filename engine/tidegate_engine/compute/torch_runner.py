@@ -18,12 +18,12 @@ from tidegate_core.launch import AttentionKind, EngineLaunch
 from tidegate_core.memory import LOGITS_ROWS
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan
 from tidegate_engine.attention.base import Attention, choose_attention
-from tidegate_engine.kv_cache import KvCache, PagedStep
+from tidegate_engine.compute.kv_cache import KvCache, PagedStep
+from tidegate_engine.compute.sampler import Draw, sample
+from tidegate_engine.compute.step_tensors import step_tensors
+from tidegate_engine.compute.torch_loading import LoadedModel, load, plan_pool
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.runner import ScheduledRow, StepBatch
-from tidegate_engine.sampler import Draw, sample
-from tidegate_engine.step_tensors import step_tensors
-from tidegate_engine.torch_loading import LoadedModel, load, plan_pool
 
 WARM_UP_TOKENS = 2 * BLOCK_SIZE
 

@@ -8,9 +8,9 @@ time. Live requests are read while the engine thread works on them: a step more 
 from collections.abc import Callable, Iterable
 
 from tidegate_engine.engine import Engine
-from tidegate_engine.forecast import Demand, Forecast, Rules, demand_of
-from tidegate_engine.queue import QueueLimits, check_may_wait
 from tidegate_engine.request import Request
+from tidegate_engine.scheduling.forecast import Demand, Forecast, Rules, demand_of
+from tidegate_engine.scheduling.queue import QueueLimits, check_may_wait
 
 MAX_AGE_SECONDS = 0.25
 MIN_AGE_IN_COSTS = 20  # a forecast is used for at least 20 times what making it cost

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
-from tidegate_engine.admission import Claim, peak_blocks
-from tidegate_engine.blocks import blocks_for
-from tidegate_engine.budget import BudgetLimits, token_budget
 from tidegate_engine.request import Request
-from tidegate_engine.scheduler import MAX_PARTIAL_PROMPTS
-from tidegate_engine.step_fit import StepTime
+from tidegate_engine.scheduling.admission import Claim, peak_blocks
+from tidegate_engine.scheduling.blocks import blocks_for
+from tidegate_engine.scheduling.budget import BudgetLimits, token_budget
+from tidegate_engine.scheduling.scheduler import MAX_PARTIAL_PROMPTS
+from tidegate_engine.scheduling.step_fit import StepTime
 
 
 class Demand(NamedTuple):

@@ -11,8 +11,8 @@ from tokenizers.models import BPE
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.gguf import GgufFile
-from tidegate_engine.gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, GgufVocabulary, read_vocabulary
-from tidegate_engine.tokenizer_parts import TokenizerParts, longest_bytes
+from tidegate_engine.text.gguf_vocabulary import CONTROL, PREFIX, USER_DEFINED, GgufVocabulary, read_vocabulary
+from tidegate_engine.text.tokenizer_parts import TokenizerParts, longest_bytes
 
 _METASPACE = "▁"
 

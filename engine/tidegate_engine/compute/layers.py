@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_core.storage import Precision
-from tidegate_engine.linear import Linear, PlainLinear
-from tidegate_engine.linear_choice import LinearChoice
-from tidegate_engine.matrix import Matrix, StoredMatrix, Workshop, kept_whole
-from tidegate_engine.weights import Weights
+from tidegate_engine.compute.linear import Linear, PlainLinear
+from tidegate_engine.compute.linear_choice import LinearChoice
+from tidegate_engine.compute.matrix import Matrix, StoredMatrix, Workshop, kept_whole
+from tidegate_engine.compute.weights import Weights
 
 Layer = TypeVar("Layer")
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from tidegate_core.memory import PART_ELEMENTS, PARTS_IN_FLIGHT
-from tidegate_engine.weights import Weights
+from tidegate_engine.compute.weights import Weights
 
 GRAIN_ROWS = 64
 

@@ -17,15 +17,15 @@ from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, plan_blocks
 from tidegate_core.telemetry import EngineSizing
-from tidegate_engine.byte_codec import ByteCodec
-from tidegate_engine.container import share_cores
 from tidegate_engine.counters import Counters
-from tidegate_engine.exits import DoesNotFit
-from tidegate_engine.process_memory import private_bytes
+from tidegate_engine.process.container import share_cores
+from tidegate_engine.process.exits import DoesNotFit
+from tidegate_engine.process.process_memory import private_bytes
 from tidegate_engine.runner import Runner
 from tidegate_engine.server.front import ServedModel, TextCodec
 from tidegate_engine.sim import SimRunner, SimSettings
-from tidegate_engine.tokenizer import load_tokenizer
+from tidegate_engine.text.byte_codec import ByteCodec
+from tidegate_engine.text.tokenizer import load_tokenizer
 
 # A simulated pool where neither the model's shape nor the KV memory is known.
 SIM_CONTEXT = 8192
@@ -83,7 +83,7 @@ def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
     share_cores(os.environ)
     with ThreadPoolExecutor(1, thread_name_prefix="tokenizer") as beside:
         tokenizer = beside.submit(load_tokenizer, path, template)
-        from tidegate_engine.torch_runner import TorchRunner
+        from tidegate_engine.compute.torch_runner import TorchRunner
 
         codec = tokenizer.result()
     runner = TorchRunner.load(launch, path)

@@ -6,7 +6,7 @@ Called by the engine before every step, and by the forecast of waits for every s
 from dataclasses import dataclass
 
 from tidegate_core.memory import STEP_TOKENS
-from tidegate_engine.step_fit import MIN_SAMPLES, StepTime
+from tidegate_engine.scheduling.step_fit import MIN_SAMPLES, StepTime
 
 MIN_CHUNK_TOKENS = 32  # prompts advance by this much even where the objective is missed already, so that none starves
 FIRST_CHUNK_TOKENS = 128  # until enough steps are measured

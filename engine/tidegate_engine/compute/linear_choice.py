@@ -13,8 +13,8 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 
-from tidegate_engine.linear import Linear, Order, PackedLinear, PlainLinear, WidenedLinear, multiply
-from tidegate_engine.matrix import DenseMatrix, Matrix
+from tidegate_engine.compute.linear import Linear, Order, PackedLinear, PlainLinear, WidenedLinear, multiply
+from tidegate_engine.compute.matrix import DenseMatrix, Matrix
 
 MEASURED_ROWS = (1, 4, 16, 64)  # a step's rows are rounded up to one of these, larger ones down to the last
 SLICE_ELEMENTS = 1 << 21  # of a weight, measured in the place of all of it

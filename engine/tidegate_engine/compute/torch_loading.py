@@ -20,15 +20,15 @@ from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, free_after_load, plan_blocks
 from tidegate_core.storage import Precision, storage_of
-from tidegate_engine.container import cpu_threads, memory_limit_bytes
-from tidegate_engine.exits import DoesNotFit
-from tidegate_engine.kv_cache import KvLayout
-from tidegate_engine.layers import LayerLoader
-from tidegate_engine.linear_choice import LinearChoice
+from tidegate_engine.compute.kv_cache import KvLayout
+from tidegate_engine.compute.layers import LayerLoader
+from tidegate_engine.compute.linear_choice import LinearChoice
+from tidegate_engine.compute.weights import open_weights
 from tidegate_engine.models.base import Model
 from tidegate_engine.models.registry import load_model
-from tidegate_engine.process_memory import private_bytes, return_free_memory
-from tidegate_engine.weights import open_weights
+from tidegate_engine.process.container import cpu_threads, memory_limit_bytes
+from tidegate_engine.process.exits import DoesNotFit
+from tidegate_engine.process.process_memory import private_bytes, return_free_memory
 
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 

@@ -21,8 +21,8 @@ Then each step's peak is at most the last one's, and what was admitted fits for 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from tidegate_engine.blocks import blocks_for
 from tidegate_engine.errors import BadRequest, NeverFits
+from tidegate_engine.scheduling.blocks import blocks_for
 
 
 class Claim(NamedTuple):

@@ -1,0 +1,1 @@
+"""Which requests run next and which may wait: pure bookkeeping, no tensors, no clocks, no threads."""

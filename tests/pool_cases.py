@@ -22,6 +22,11 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "an endless device": ({"accelerator": {"memory": "9e99"}}, "accelerator.memory is at most 8Pi"),
     "an endless limit": ({"pod": {"resources": {"limits": {"memory": "9e99"}}}}, "resources.limits are at most 8Pi"),
     "an endless request": ({"pod": {"resources": {"requests": {"cpu": 10**17}}}}, "resources.requests are at most 8Pi"),
+    "a mark of ours": (
+        {"pod": {"annotations": {"tidegate.dev/draining-since": "now"}}},
+        "pod.annotations under tidegate.dev/ belong to the operator",
+    ),
+    "a label of ours": ({"pod": {"labels": {"tidegate.dev/pool": "x"}}}, "pod.labels under tidegate.dev/ belong"),
     "a device without domain": ({"accelerator": {"resource": "gpu"}}, "accelerator.resource must be an extended"),
 }  # fmt: skip
 
@@ -34,6 +39,7 @@ FINE: dict[str, dict[str, Any]] = {
     "manual beyond the maximum": {"scaling": {"mode": "Manual"}, "replicas": 9, "maxReplicas": 2},
     "another vendor": {"accelerator": {"resource": "amd.com/gpu", "memory": 1}},
     "the root of a claim": {"model": {"uri": "pvc://models/"}},
+    "own labels": {"pod": {"labels": {"team": "a", "x.tidegate.dev/y": "z"}, "annotations": {"a.b/c": "d"}}},
     "placement": {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}},
 }
 

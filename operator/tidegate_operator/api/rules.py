@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tidegate_core.quantity import parse_quantity
+from tidegate_operator.api.base import GROUP
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
 
@@ -112,11 +113,28 @@ LIMITS_SIZE = Rule(
     f"quantities in pod.resources.limits are at most {MOST}",
     lambda pool: all(map(_is_possible, pool.spec.pod.resources.limits.values())),
 )
+OUR_LABELS = Rule(
+    "spec.pod.labels",
+    f"self.all(key, !key.startsWith('{GROUP}/'))",
+    f"pod.labels under {GROUP}/ belong to the operator; use a prefix of your own",
+    lambda pool: not any(map(_is_ours, pool.spec.pod.labels)),
+)
+OUR_ANNOTATIONS = Rule(
+    "spec.pod.annotations",
+    f"self.all(key, !key.startsWith('{GROUP}/'))",
+    f"pod.annotations under {GROUP}/ belong to the operator; use a prefix of your own",
+    lambda pool: not any(map(_is_ours, pool.spec.pod.annotations)),
+)
 
 RULES = (
     NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
     START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE,
+    OUR_LABELS, OUR_ANNOTATIONS,
 )  # fmt: skip
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(f"{GROUP}/")
 
 
 def _is_possible(quantity: str) -> bool:

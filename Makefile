@@ -3,7 +3,7 @@ CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate
 UV     := $(CACHE)/uv/bin/uv
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest
-CLUSTER := $(PYTHON) -m e2e.cluster
+LOCAL_CLUSTER := $(PYTHON) -m e2e.cluster
 
 export UV
 .DEFAULT_GOAL := help
@@ -13,19 +13,19 @@ help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 .PHONY: demo
-demo: install machine ## apply a pool with a real model to a real local cluster, put load on it, watch it scale, tear down
+demo: install machine ## a pool with a real model on a real local cluster: load, scaling, teardown (root)
 	$(PYTHON) -m e2e.demo
 
 .PHONY: up
-up: install machine ## the same cluster and pool, left running
+up: install machine ## the same cluster and pool, left running (root)
 	$(PYTHON) -m e2e.demo --keep
 
 .PHONY: down
-down: install ## remove what `make up` left
-	$(CLUSTER) down
+down: install ## remove what `make up` left (NAME=net-200 where several are up)
+	$(LOCAL_CLUSTER) $(if $(NAME),--cluster $(NAME)) down
 
 .PHONY: test
-test: check machine ## everything a change must pass
+test: check machine ## everything a change must pass (root)
 	$(PYTEST) tests e2e
 
 .PHONY: test-fast
@@ -58,7 +58,7 @@ install: .venv/.installed ## the Python environment
 
 .PHONY: machine
 machine: install ## system packages and the Kubernetes binary (about 13 minutes the first time, cached afterwards)
-	$(CLUSTER) prepare
+	$(LOCAL_CLUSTER) prepare
 
 .venv/.installed: requirements.lock pyproject.toml | $(UV)
 	$(UV) venv -q --allow-existing --python 3.11 .venv

@@ -66,13 +66,19 @@ def kubectl(options: argparse.Namespace) -> None:
 
 def logs(options: argparse.Namespace) -> None:
     spec = _chosen(options)
-    for log in component_logs(spec, options.component):
+    found = list(component_logs(spec, options.component))
+    if not found:
+        names = sorted({log.stem for log in component_logs(spec, "*")})
+        raise ClusterError(f"{spec.name} has no component {options.component}; it has {', '.join(names)}")
+    for log in found:
         print(f"--- {log}{tail(log)}")
 
 
 def down(options: argparse.Namespace) -> None:
     if detached.detached_clusters(run_home()):
-        Cluster(_chosen(options)).stop()
+        spec = _chosen(options)
+        Cluster(spec).stop()
+        print(f"{spec.name} is gone")
 
 
 def _chosen(options: argparse.Namespace) -> ClusterSpec:
@@ -80,8 +86,11 @@ def _chosen(options: argparse.Namespace) -> ClusterSpec:
     if len(specs) == 1:
         return specs[0]
     if specs:
-        raise ClusterError(f"several clusters are up, say --cluster {' or '.join(spec.name for spec in specs)}")
-    raise ClusterError("no such cluster is up: `python -m e2e.cluster up` starts one, `list` names those there are")
+        ways = " or ".join(f"`python -m e2e.cluster --cluster {spec.name} ...`" for spec in specs)
+        raise ClusterError(f"several clusters are up, say which: {ways}")
+    raise ClusterError(
+        f"no cluster {options.cluster or ''} is up: `python -m e2e.cluster up` starts one, `list` names those there are"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     commands.add_parser("prepare").set_defaults(run=prepare)
     start = commands.add_parser("up")
-    start.add_argument("--nodes", type=int, default=1, choices=range(1, 10), metavar="1-9")
+    start.add_argument("--nodes", type=int, default=1, choices=range(1, 10), metavar="1-9", help="how many (1)")
     start.add_argument("--gpus", type=int, default=0, help="fake GPUs on each node")
     start.set_defaults(run=up)
     commands.add_parser("list").set_defaults(run=list_clusters)

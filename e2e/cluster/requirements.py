@@ -1,6 +1,6 @@
 """Programs that clusters call: found, installed as root, or named with the command that installs them.
 
-Called before a build, before an API server starts and before a node starts; `python -m e2e.cluster requirements`
+Called before a build, before an API server starts and before a node starts; `python -m e2e.cluster prepare`
 does the same for `make`.
 """
 

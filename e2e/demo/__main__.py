@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
 from openai import DefaultHttpxClient, OpenAI
 
 from e2e.cluster.cluster import Cluster
@@ -23,6 +24,7 @@ from e2e.installation.polling import wait_for
 from e2e.installation.pool import KIND, Pool, provide_model
 from e2e.installation.quiescence import NUM_RESYNCS
 from tests.real_model import gemma_gguf
+from tidegate_core.quantity import format_bytes
 
 MANIFEST = Path(__file__).parent / "pool.yaml"
 NAMESPACE = "team-a"
@@ -53,7 +55,7 @@ def main(arguments: list[str]) -> int:
         if not keep:
             show_scaling(say, pool)
             show_restart(say, installation)
-    except BaseException:
+    except Exception:
         print(describe(cluster), file=sys.stderr)
         raise
     finally:
@@ -61,9 +63,18 @@ def main(arguments: list[str]) -> int:
             say.step("Tear down")
             cluster.stop()
     if keep:
-        say.step(f"Left running: KUBECONFIG={cluster.kubeconfig}, OpenAI API at {pool.url()}; `make down` removes it")
-    say.detail("done")
+        show_ways_in(say, cluster, pool)
+    else:
+        say.detail("done")
     return 0
+
+
+def show_ways_in(say: Narrator, cluster: Cluster, pool: Pool) -> None:
+    say.step("Left running")
+    say.detail(f"export KUBECONFIG={cluster.kubeconfig}")
+    say.detail(".venv/bin/python -m e2e.cluster kubectl get tgp --all-namespaces")
+    say.detail(f"curl {pool.url()}/models")
+    say.detail(f"make down NAME={cluster.spec.name}")
 
 
 def show_plan(say: Narrator) -> None:
@@ -84,6 +95,8 @@ def deploy(say: Narrator, cluster: Cluster, images: ImageBuilder) -> tuple[Insta
     pool.wait_for_condition("Ready")
     say.detail(cluster.kubectl("get", KIND, "--namespace", NAMESPACE))
     show_sizing(say, pool)
+    say.step("The same pool with a third of the memory: refused with numbers, and nothing is deployed")
+    show_refusal(say, cluster)
     say.step("An answer, streamed through the Service by the openai client")
     ask(say, pool)
     return installation, pool
@@ -91,7 +104,23 @@ def deploy(say: Narrator, cluster: Cluster, images: ImageBuilder) -> tuple[Insta
 
 def show_sizing(say: Narrator, pool: Pool) -> None:
     sizing = pool.status()["sizing"]
-    say.detail("status.sizing: " + ", ".join(f"{key}={value}" for key, value in sizing.items()))
+    say.detail(
+        f"status.sizing: {format_bytes(sizing['weightBytes'])} of weights, {sizing['kvBlocks']} KV blocks planned, "
+        f"{sizing['measuredKvBlocks']} allocated; context {sizing['context']}, {sizing['slots']} slots, bound by "
+        f"{sizing['bindingConstraint']}"
+    )
+
+
+def show_refusal(say: Narrator, cluster: Cluster) -> None:
+    manifest = yaml.safe_load(MANIFEST.read_text())
+    manifest["metadata"]["name"] = "too-small"
+    manifest["spec"]["pod"]["resources"] = {"limits": {"cpu": "500m", "memory": "768Mi"}}
+    pool = Pool.apply(cluster, NAMESPACE, yaml.safe_dump(manifest))
+    pool.wait_for_condition("Fits", "False")
+    say.detail(pool.condition("Fits")["message"])
+    if cluster.kubectl("get", "deployment", pool.name, "--namespace", NAMESPACE, "--ignore-not-found"):
+        raise Broken("a pool that does not fit was deployed")
+    pool.delete()
 
 
 def ask(say: Narrator, pool: Pool) -> None:
@@ -151,4 +180,7 @@ def show_restart(say: Narrator, installation: Installation) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the cluster is gone")

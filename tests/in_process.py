@@ -128,6 +128,7 @@ async def running_app(
     answer_tokens: int | None = None,
     step_seconds: float = 0.0,
     codec: TextCodec | None = None,
+    usual_tokens: int = 32,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
     num_blocks = 8 * CONTEXT // BLOCK_SIZE
@@ -137,7 +138,7 @@ async def running_app(
     engine = EngineLoop(
         runner=gate,
         sizing=sizing(gate, slots),
-        settings=LoopSettings(max_queue=max_queue, prompt_tokens=16, output_tokens=16),
+        settings=LoopSettings(max_queue=max_queue, prompt_tokens=usual_tokens // 2, output_tokens=usual_tokens // 2),
         counters=counters,
     )
     engine.start()

@@ -19,8 +19,9 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Self
 
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
@@ -50,6 +51,14 @@ class LoopSettings:
     output_tokens: int = 300
     itl_seconds: float = 0.1
 
+    def within(self, num_tokens: int) -> Self:
+        """A usual request no longer than the longest this engine takes, prompt and output in the same proportion."""
+        usual = self.prompt_tokens + self.output_tokens
+        if usual <= num_tokens:
+            return self
+        output_tokens = max(1, num_tokens * self.output_tokens // usual)
+        return replace(self, prompt_tokens=max(1, num_tokens - output_tokens), output_tokens=output_tokens)
+
 
 class EngineLoop:
     """Methods belong to the event loop's thread, the one that calls start()."""
@@ -66,7 +75,7 @@ class EngineLoop:
         self.counters = counters or Counters()
         self.boot_id = secrets.token_hex(8)
         self._sizing = sizing
-        self._settings = settings
+        self._settings = settings = settings.within(min(sizing.context, runner.num_blocks * runner.block_size))
         self._clock = clock
         self._engine = Engine(
             runner,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from in_process import MODEL, running_app
+from in_process import CONTEXT, MODEL, running_app
 from tidegate_core.telemetry import LoadReport
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
 
@@ -78,6 +78,15 @@ async def test_a_serving_engine_is_alive_ready_and_tells_its_load():
         report = LoadReport.model_validate((await client.get("/load")).json())
     assert report.kv_blocks_total > 0
     assert not report.draining
+
+
+async def test_load_and_metrics_are_answered_where_usual_requests_are_longer_than_what_fits():
+    async with running_app(usual_tokens=16 * CONTEXT) as served:
+        async with admin(ProcessState(Phase.SERVING, served.engine)) as client:
+            load = await client.get("/load")
+        metrics = await served.client.get("/metrics")
+    assert (load.status_code, metrics.status_code) == (200, 200)
+    assert LoadReport.model_validate(load.json()).eta_seconds == 0.0
 
 
 @pytest.mark.parametrize(

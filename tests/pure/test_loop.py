@@ -8,7 +8,12 @@ import weakref
 from collections import Counter
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from shapes import full_layers, shape_of, window_layers
+from tidegate_core.accelerator import Device
+from tidegate_core.sizing import BlockPlan, Demand, Target, plan_blocks
 from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import BadRequest, Draining, EngineFailed, NeverFits, QueueFull
@@ -24,13 +29,20 @@ NUM_BLOCKS = 400
 LIMITS = LoopSettings(max_queue=200, max_wait_seconds=600.0)
 
 
-def loop_of(runner: Runner | None = None, *, slots: int = 16, settings: LoopSettings = LIMITS) -> EngineLoop:
+def loop_of(
+    runner: Runner | None = None,
+    *,
+    slots: int = 16,
+    settings: LoopSettings = LIMITS,
+    context: int = 2048,
+    num_blocks: int = NUM_BLOCKS,
+) -> EngineLoop:
     counters = Counters()
-    instant = SimSettings(num_blocks=NUM_BLOCKS, step_time=StepTime(0.0))
+    instant = SimSettings(num_blocks=num_blocks, step_time=StepTime(0.0))
     sizing = EngineSizing(
-        context=2048,
+        context=context,
         slots=slots,
-        kv_blocks_total=NUM_BLOCKS,
+        kv_blocks_total=num_blocks,
         block_size=16,
         kv_bytes=1,
         weight_bytes=1,
@@ -261,3 +273,44 @@ def test_a_step_that_never_ends_does_not_keep_the_engine_from_stopping():
             runner.gate.set()
 
     assert asyncio.run(scenario()) == (False, (0, FinishReason.ABORT))
+
+
+@st.composite
+def plans_that_fit(draw: st.DrawFn) -> tuple[Demand, BlockPlan]:
+    """Whatever sizing may come to, with usual requests both far shorter and far longer than what fits."""
+    shape = shape_of(
+        draw(st.sampled_from([full_layers(2, 1, 64), full_layers(36, 8, 128), window_layers(4, 2, 64, 512)])),
+        max_context=draw(st.integers(16, 131_072)),
+    )
+    demand = Demand(
+        context_max=draw(st.none() | st.integers(16, 131_072)),
+        context_min=16,
+        prompt_tokens=draw(st.integers(1, 200_000)),
+        output_tokens=draw(st.integers(1, 200_000)),
+        max_slots=draw(st.none() | st.integers(1, 8)),
+    )
+    plan = plan_blocks(shape, Target(Device.CPU, 2**40), demand, draw(st.integers(2**14, 2**28)))
+    assume(plan.slots)
+    return demand, plan
+
+
+@given(plans_that_fit(), st.integers(0, 12))
+def test_every_pool_that_sizing_calls_fitting_tells_its_load_empty_or_full(fitting: tuple[Demand, BlockPlan], queued):
+    """A pool whose usual request was longer than its context answered neither /load nor /metrics, for ever."""
+    demand, plan = fitting
+    settings = LoopSettings(100, 1e9, prompt_tokens=demand.prompt_tokens, output_tokens=demand.output_tokens)
+    loop = loop_of(settings=settings, slots=plan.slots, context=plan.context, num_blocks=plan.num_blocks)
+    assert loop.load().eta_seconds == 0.0
+    for i in range(queued):  # the thread does not run: all of them wait
+        submit(loop, f"r{i}", num_prompt=plan.context // 2, max_tokens=plan.context - plan.context // 2)
+    assert loop.load().waiting == queued
+
+
+def test_a_usual_request_keeps_its_proportion_where_it_is_longer_than_what_fits():
+    assert LoopSettings(prompt_tokens=900, output_tokens=300).within(1200) == LoopSettings()
+    cut = LoopSettings(prompt_tokens=900, output_tokens=300).within(512)
+    assert (cut.prompt_tokens, cut.output_tokens) == (384, 128)
+    longest_prompt = LoopSettings(prompt_tokens=100_000, output_tokens=1).within(16)
+    assert (longest_prompt.prompt_tokens, longest_prompt.output_tokens) == (15, 1)
+    longest_answer = LoopSettings(prompt_tokens=1, output_tokens=100_000).within(16)
+    assert (longest_answer.prompt_tokens, longest_answer.output_tokens) == (1, 15)

@@ -112,9 +112,8 @@ class _Fields:
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.config.get(key, default)
         if not isinstance(value, int) or value < 1:
-            raise CorruptCheckpoint(
-                f"{self.source}: '{key}' is {value!r}, not a positive integer; fetch the config again"
-            )
+            found = "missing" if value is None else f"{value!r}, not a positive integer"
+            raise CorruptCheckpoint(f"{self.source}: {key} is {found}; fetch the config again")
         return value
 
     def optional(self, key: str) -> int | None:

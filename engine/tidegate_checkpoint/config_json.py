@@ -62,7 +62,8 @@ _COMMON_DEFAULTS: Mapping[str, object] = {
     "attention_bias": False,
     "mlp_bias": False,
 }
-SUPPORTED = tuple(_DEFAULTS)
+SERVED = ("llama", "mistral", "qwen2", "qwen3", "gemma3_text")  # what the engine runs: the keys of its registry
+_SIZED = tuple(_DEFAULTS)  # these and those that can only be sized
 MAX_LAYERS = 10_000  # far beyond any model: a broken number must not fill the memory with layers
 _MEANINGFUL_NULLS = ("sliding_window", "q_lora_rank", "n_routed_experts")  # null says "none", not "as usual"
 _TEXT_MODEL_OF = {"gemma3": "gemma3_text", "llava": "llama", "mistral3": "mistral"}  # where text_config is silent
@@ -101,20 +102,25 @@ def complete(raw: Json, source: str) -> Json:
     return merged
 
 
+def why_not_served(architecture: str) -> str | None:
+    """A sentence about an architecture that can be sized and not run; None for those that are served."""
+    if architecture in SERVED:
+        return None
+    return f"{architecture} can be sized, but this version does not serve it; served: {', '.join(SERVED)}"
+
+
 def _text_config(raw: Json, source: str) -> Json:
     model_type = str(raw.get("model_type", ""))
     inner = raw.get("text_config")
-    if model_type in SUPPORTED:
+    if model_type in _SIZED:
         return raw
     if isinstance(inner, dict):
         shared = {key: raw[key] for key in _SHARED_WITH_TEXT if key in raw}
         text: Json = {"model_type": _TEXT_MODEL_OF.get(model_type, ""), **shared, **inner}
-        if text["model_type"] in SUPPORTED:
+        if text["model_type"] in _SIZED:
             return text
         model_type = f"{model_type} ({text['model_type']})"
-    raise UnsupportedCheckpoint(
-        f"{source}: model_type '{model_type}' is not supported; supported are {', '.join(SUPPORTED)}"
-    )
+    raise UnsupportedCheckpoint(f"{source}: model_type '{model_type}' is not supported; served: {', '.join(SERVED)}")
 
 
 def _flat_rope(parameters: object) -> Json:
@@ -149,7 +155,8 @@ def _head_dim(config: Json) -> int | None:
 def _layer_types(config: Json, source: str) -> list[str]:
     num_layers = config.get("num_hidden_layers")
     if not isinstance(num_layers, int) or not 1 <= num_layers <= MAX_LAYERS:
-        raise CorruptCheckpoint(f"{source}: num_hidden_layers is {num_layers!r}; fetch the config again")
+        found = "missing" if num_layers is None else repr(num_layers)
+        raise CorruptCheckpoint(f"{source}: num_hidden_layers is {found}; fetch the config again")
     given = config.get("layer_types")
     if isinstance(given, list) and len(given) == num_layers:
         return [str(kind) for kind in given]

@@ -7,7 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tidegate_checkpoint.errors import CheckpointError, CorruptCheckpoint, MissingCheckpoint
+from tidegate_checkpoint.config_json import why_not_served
+from tidegate_checkpoint.errors import CheckpointError, CorruptCheckpoint, MissingCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.errors import CoreError
 from tidegate_core.launch import TERMINATION_MESSAGE_PATH, ExitCode, TerminationMessage
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0, or the ExitCode that the operator reads."""
     try:
-        shape = read_shape(arguments.path)
+        shape = _read_served(arguments.path)
         document = shape.to_json()
     except (CheckpointError, CoreError, OSError) as error:
         code, reason = _classify(error)
@@ -43,6 +44,14 @@ def run(arguments: argparse.Namespace) -> int:
     print(document if arguments.output == "json" else _table(shape))
     _leave(arguments.termination_message, document)
     return ExitCode.OK
+
+
+def _read_served(path: Path) -> ModelShape:
+    """A pool of a model that can only be sized would deploy engines that end at once."""
+    shape = read_shape(path)
+    if (reason := why_not_served(shape.architecture)) is not None:
+        raise UnsupportedCheckpoint(f"{path}: {reason}")
+    return shape
 
 
 def _classify(error: Exception) -> tuple[ExitCode, str]:

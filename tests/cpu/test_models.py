@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from running import answers, greedy_params
+from tidegate_checkpoint.config_json import SERVED
 from tidegate_checkpoint.errors import UnsupportedCheckpoint
 from tidegate_core.launch import EngineLaunch
 from tidegate_engine.compute.rope import inverse_frequencies
 from tidegate_engine.compute.torch_runner import TorchRunner
-from tidegate_engine.models.registry import load_model
+from tidegate_engine.models.registry import MODELS, load_model
 from tiny_models import CONFIGS, greedy, save_tiny_model
 
 NUM_TOKENS = 24
@@ -72,6 +73,10 @@ def last_logits(runner: TorchRunner, prompt: list[int]) -> torch.Tensor:
     row = ScheduledRow("logits", tuple(prompt), 0, table, greedy_params(1), 0)
     with torch.inference_mode():
         return runner._model.logits(runner._hidden(StepBatch((row,)))[-1:])[0]
+
+
+def test_the_registry_runs_exactly_what_the_checkpoint_package_says_is_served():
+    assert tuple(MODELS) == SERVED
 
 
 def test_an_architecture_that_can_only_be_sized_is_refused_by_name():

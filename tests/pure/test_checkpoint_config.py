@@ -88,7 +88,7 @@ def test_gemma_rotary_settings_per_layer_kind_are_split():
 
 
 def test_an_unknown_architecture_is_refused_with_the_known_ones():
-    with pytest.raises(UnsupportedCheckpoint, match=r"'mamba' is not supported; supported are llama, mistral, qwen2"):
+    with pytest.raises(UnsupportedCheckpoint, match=r"'mamba' is not supported; served: llama, .*, gemma3_text$"):
         complete({"model_type": "mamba"}, "config.json")
 
 
@@ -107,6 +107,13 @@ def test_quantised_weights_are_refused_by_their_method():
 def test_a_missing_or_impossible_size_is_named(key, value):
     with pytest.raises(CorruptCheckpoint, match=key):
         parse_config(complete(TINY_LLAMA | {key: value}, "config.json"), "config.json")
+
+
+def test_a_size_that_is_not_there_is_called_missing():
+    with pytest.raises(CorruptCheckpoint, match="num_hidden_layers is missing"):
+        complete({key: value for key, value in TINY_LLAMA.items() if key != "num_hidden_layers"}, "config.json")
+    with pytest.raises(CorruptCheckpoint, match="intermediate_size is missing"):
+        parse_config(complete(TINY_LLAMA | {"intermediate_size": None}, "config.json"), "config.json")
 
 
 def test_no_number_of_layers_fills_the_memory():

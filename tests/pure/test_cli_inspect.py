@@ -31,6 +31,7 @@ def test_people_may_have_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (None, ExitCode.MODEL_UNREACHABLE, "ModelNotFound"),
         ({"model_type": "perceptron", "architectures": ["P"]}, ExitCode.MODEL_UNSUPPORTED, "ModelUnsupported"),
+        ({"model_type": "mixtral"}, ExitCode.MODEL_UNSUPPORTED, "ModelUnsupported"),
         ({"hidden_size": "wide"}, ExitCode.MODEL_UNSUPPORTED, "ModelCorrupt"),
     ],
 )

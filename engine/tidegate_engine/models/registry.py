@@ -1,10 +1,10 @@
-"""Which class serves which architecture; the only list of what the engine can run."""
+"""Which class serves which architecture; what the checkpoint package calls SERVED."""
 
 from collections.abc import Callable, Mapping
 
 import torch
 
-from tidegate_checkpoint.config_json import Json
+from tidegate_checkpoint.config_json import Json, why_not_served
 from tidegate_checkpoint.errors import UnsupportedCheckpoint
 from tidegate_engine.compute.layers import LayerLoader
 from tidegate_engine.models.base import Model
@@ -22,9 +22,7 @@ MODELS: Mapping[str, Callable[[Json, LayerLoader, torch.device], Model]] = {
 
 def load_model(config: Json, loader: LayerLoader, device: torch.device) -> Model:
     """Raises UnsupportedCheckpoint, also for architectures that can be sized but not run."""
-    make = MODELS.get(str(config["model_type"]))
-    if make is None:
-        raise UnsupportedCheckpoint(
-            f"model_type '{config['model_type']}' can be sized but not served; served are {', '.join(MODELS)}"
-        )
-    return make(config, loader, device)
+    architecture = str(config["model_type"])
+    if (reason := why_not_served(architecture)) is not None:
+        raise UnsupportedCheckpoint(reason)
+    return MODELS[architecture](config, loader, device)

@@ -47,10 +47,10 @@ class Replicas:
 
 def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> tuple[Finding, ...]:
     """Every condition that is to be shown; Reconciling and Stalled only while they are true."""
-    parts = [_model(plan), _fit(plan), _available(plan, replicas), _progressing(plan, replicas)]
+    parts = [_model(plan), _fit(plan, replicas), _available(plan, replicas), _progressing(plan, replicas)]
     parts += [_metrics(plan.size), _scaling(plan.size)]
     found = [part for part in parts if part is not None]
-    stalled = _stalled(plan, refusals)
+    stalled = _stalled(plan, refusals, replicas)
     ready = _ready(pool, plan, replicas, stalled, found)
     reconciling = None if stalled or pool.spec.suspend else _reconciling(ready)
     return (ready, *(each for each in (reconciling, stalled) if each is not None), *found)
@@ -64,11 +64,22 @@ def _model(plan: Plan) -> Finding | None:
     return Finding(ConditionType.MODEL_RESOLVED, status, plan.model.reason, plan.model.message)
 
 
-def _fit(plan: Plan) -> Finding | None:
+def _fit(plan: Plan, replicas: Replicas) -> Finding | None:
     if plan.fit is None:
         return None
     status: ConditionStatus = "Unknown" if plan.fit.fit is None else "True" if plan.fit.fit.fits else "False"
-    return Finding(ConditionType.FITS, status, plan.fit.reason, plan.fit.message)
+    return Finding(ConditionType.FITS, status, plan.fit.reason, plan.fit.message + _still_serving(plan, replicas))
+
+
+def _still_serving(plan: Plan, replicas: Replicas) -> str:
+    """What a spec that does not fit leaves untouched."""
+    current = plan.revisions.current
+    if current is None or plan.fit is None or plan.fit.is_good or not replicas.num_ready:
+        return ""
+    who = "1 replica goes" if replicas.num_ready == 1 else f"{replicas.num_ready} replicas go"
+    slots = "1 slot" if current.sizing.slots == 1 else f"{current.sizing.slots:,} slots"
+    served = f"context {current.sizing.context:,}, {slots}"
+    return f"; {who} on serving with the last template that fitted ({served})"
 
 
 def _available(plan: Plan, replicas: Replicas) -> Finding:
@@ -93,7 +104,18 @@ def _progressing(plan: Plan, replicas: Replicas) -> Finding | None:
     if replicas.num_ready < size.num_desired:
         counted = f"{replicas.num_ready} of {size.num_desired} replicas are ready"
         return Finding(kind, "True", Reason.REPLICAS_STARTING, counted)
+    if reason := _held_back(plan):
+        return Finding(kind, "False", reason, "the change was not rolled out")
     return Finding(kind, "True", Reason.UP_TO_DATE, "every replica has the current template")
+
+
+def _held_back(plan: Plan) -> Reason | None:
+    """Why the spec's change is in no template; None: it is, or the answer is still being looked for."""
+    if plan.revisions.is_of_these_inputs:
+        return None
+    if plan.fit is not None:
+        return Reason.APPLY_FAILED if plan.fit.is_good else plan.fit.reason
+    return plan.model.reason if plan.model and plan.model.reason is not Reason.INSPECTING else None
 
 
 def _metrics(size: Size | None) -> Finding | None:
@@ -114,7 +136,7 @@ def _scaling(size: Size | None) -> Finding | None:
     return Finding(ConditionType.SCALING_LIMITED, "False" if is_free else "True", size.limit, size.limit_message)
 
 
-def _stalled(plan: Plan, refusals: tuple[Refusal, ...]) -> Finding | None:
+def _stalled(plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> Finding | None:
     """Only what no retry can heal."""
     kind = ConditionType.STALLED
     if plan.blocked and plan.blocked.is_final:
@@ -125,7 +147,7 @@ def _stalled(plan: Plan, refusals: tuple[Refusal, ...]) -> Finding | None:
     if plan.model and plan.model.is_final:
         return Finding(kind, "True", plan.model.reason, plan.model.message)
     if plan.fit and not plan.fit.is_good and not plan.revisions.is_of_these_inputs:
-        return Finding(kind, "True", plan.fit.reason, plan.fit.message)
+        return Finding(kind, "True", plan.fit.reason, plan.fit.message + _still_serving(plan, replicas))
     return None
 
 

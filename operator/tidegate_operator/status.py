@@ -25,6 +25,7 @@ from tidegate_operator.manifests.service import endpoint
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.resources import POOL, Manifest
+from tidegate_operator.revisions import TemplateRevision
 
 MAX_MESSAGE_CHARACTERS = 2000
 
@@ -91,15 +92,25 @@ def _model(before: InferencePoolStatus, plan: Plan) -> ModelStatus | None:
 
 
 def _sizing(before: InferencePoolStatus, observed: Observed, plan: Plan) -> SizingStatus | None:
-    """What runs; where the wish does not fit, the wish's numbers."""
-    if plan.fit and plan.fit.fit and not plan.fit.is_good:
+    """What the current template was sized for; the spec's numbers where it does not fit and nothing is deployed."""
+    current = plan.revisions.current
+    if current is None and plan.fit and plan.fit.fit and not plan.fit.is_good:
         return sizing_status(plan.fit.fit)
-    if plan.revisions.current is None:
+    if current is None:
         return before.sizing if plan.blocked else None
-    kept = before.sizing.measured_kv_blocks if before.sizing else None
-    current = {pod.name for pod in observed.pods if pod.template == plan.revisions.current.template_hash}
-    measured = [load.sizing.kv_blocks_total for name, load in observed.loads.items() if name in current]
-    return plan.revisions.current.sizing.model_copy(update={"measured_kv_blocks": min(measured) if measured else kept})
+    return current.sizing.model_copy(update={"measured_kv_blocks": _measured_kv_blocks(before, observed, current)})
+
+
+def _measured_kv_blocks(before: InferencePoolStatus, observed: Observed, current: TemplateRevision) -> int | None:
+    """A missing report takes no figure away, a new template does: the old engines' figure is not its own."""
+    pods = {pod.name for pod in observed.pods if pod.template == current.template_hash}
+    measured = [load.sizing.kv_blocks_total for name, load in observed.loads.items() if name in pods]
+    if measured:
+        return min(measured)
+    if not pods or before.sizing is None:
+        return None
+    is_of_current = before.sizing.model_copy(update={"measured_kv_blocks": None}) == current.sizing
+    return before.sizing.measured_kv_blocks if is_of_current else None
 
 
 def _history(before: InferencePoolStatus, plan: Plan, now: datetime) -> tuple[ScalingEvent, ...]:

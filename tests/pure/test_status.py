@@ -147,12 +147,47 @@ def test_a_suspended_pool_is_neither_ready_nor_busy() -> None:
     assert {"Reconciling", "Stalled"}.isdisjoint(found)
 
 
-def test_a_wish_that_does_not_fit_shows_its_numbers_beside_what_still_serves() -> None:
-    new = after(with_pods(pod()), accelerator={"memory": "12Gi"})
+def test_a_spec_that_does_not_fit_leaves_the_sizing_at_what_still_serves() -> None:
+    serving = after(with_pods(pod(), **{"chat-a": load()}))
+    new = after(with_pods(pod(), **{"chat-a": load()}), serving, accelerator={"memory": "12Gi"})
     assert conditions(new)["Available"][0] == "True"
     assert conditions(new)["Stalled"] == ("True", "DoesNotFit")
+    assert conditions(new)["Progressing"] == ("False", "DoesNotFit")
+    assert new.sizing == serving.sizing
+    assert new.ready == "1/1"
+
+
+def test_a_spec_that_does_not_fit_names_the_template_that_goes_on_serving() -> None:
+    new = after(with_pods(pod("a"), pod("b")), accelerator={"memory": "12Gi"}, replicas=2, scaling={"mode": "Manual"})
+    fits, progressing = new.condition(ConditionType.FITS), new.condition(ConditionType.PROGRESSING)
+    assert fits is not None
+    slots = CURRENT.sizing.slots
+    assert fits.message.endswith(
+        f"; 2 replicas go on serving with the last template that fitted (context 4,096, {slots} slots)"
+    )
+    assert new.conditions[0].message == fits.message
+    assert progressing is not None
+    assert progressing.message == "the change was not rolled out"
+
+
+def test_a_spec_that_does_not_fit_and_never_did_shows_its_own_numbers() -> None:
+    new = after(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi"})
+    fits = new.condition(ConditionType.FITS)
+    assert fits is not None
+    assert "go on serving" not in fits.message
     assert new.sizing is not None
     assert not new.sizing.fits
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [({"accelerator": {}}, "MemoryUnknown"), ({"model": {"uri": "pvc://models/other"}}, "ClaimNotFound")],
+)
+def test_a_change_that_waits_for_a_person_is_not_called_up_to_date(spec: dict[str, Any], reason: str) -> None:
+    new = after(replace(with_pods(pod()), is_claim_missing=reason == "ClaimNotFound"), **spec)
+    assert conditions(new)["Progressing"] == ("False", reason)
+    assert new.sizing is not None
+    assert new.sizing.context == 4096
 
 
 def test_the_same_world_gives_the_same_status_however_much_later() -> None:
@@ -187,6 +222,18 @@ def test_a_lost_load_report_does_not_take_the_measured_blocks_away() -> None:
     assert first.sizing is not None
     assert first.sizing.measured_kv_blocks == 500
     assert after(with_pods(pod("a")), first).sizing == first.sizing
+
+
+def test_the_measured_blocks_of_an_older_template_do_not_stand_beside_a_newer_ones() -> None:
+    first = after(with_pods(pod("a"), a=load()))
+    between = after(with_pods(pod("a", template="older"), a=load()), first)
+    assert between.sizing is not None
+    assert between.sizing.measured_kv_blocks is None
+    starting = after(with_pods(pod("a", template="older"), pod("b", ready_since=None), a=load()), between)
+    assert starting.sizing == between.sizing
+    reported = after(with_pods(pod("a", template="older"), pod("b"), a=load(), b=load()), starting)
+    assert reported.sizing is not None
+    assert reported.sizing.measured_kv_blocks == 500
 
 
 def test_a_scaling_decision_is_remembered_with_its_numbers_newest_first_and_ten_of_them() -> None:

@@ -150,7 +150,7 @@ class InferencePoolStatus(ApiModel):
     model: ModelStatus | None = None
     """The inspected model."""
     sizing: SizingStatus | None = None
-    """What was computed and measured."""
+    """Computed and measured for the replicas that are deployed; for the spec where nothing that fits ever was."""
     replicas: int = Field(default=0, ge=0)
     """Replicas that exist and are not leaving."""
     ready_replicas: int = Field(default=0, ge=0)

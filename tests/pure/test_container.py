@@ -4,10 +4,19 @@ import os
 
 import pytest
 
-from tidegate_engine.process.container import cpu_threads, memory_limit_bytes, share_cores
+from tidegate_engine.process.container import cpu_threads, share_cores, usable_memory_bytes
 
 GIB = 2**30
 CORES = len(os.sched_getaffinity(0))
+
+
+def memory(folder, *, cgroup: str, files: dict[str, str]) -> int:
+    """Of a process that holds 1 GiB, on a machine where 7 of 16 GiB are available."""
+    root, process = tree(folder, cgroup=cgroup, files=files)
+    (process / "status").write_text(f"Name:\tpython\nRssAnon:\t {2**20} kB\nRssFile:\t 12 kB\n")
+    meminfo = folder / "meminfo"
+    meminfo.write_text(f"MemTotal: {16 * 2**20} kB\nMemFree: 9 kB\nMemAvailable: {7 * 2**20} kB\nHugePages_Free: 0\n")
+    return usable_memory_bytes(root, process, meminfo)
 
 
 def tree(folder, *, cgroup: str, files: dict[str, str]):
@@ -45,19 +54,28 @@ def test_v1_without_a_quota_means_all_cores(tmp_path):
 
 def test_the_smallest_memory_limit_on_the_way_up_counts(tmp_path):
     files = {"memory.max": "max", "pod/memory.max": str(GIB), "pod/box/memory.max": str(2 * GIB)}
-    assert memory_limit_bytes(*tree(tmp_path, cgroup="0::/pod/box", files=files)) == GIB
+    assert memory(tmp_path, cgroup="0::/pod/box", files=files) == GIB
 
 
 def test_a_path_that_is_not_mounted_in_the_container_falls_back_to_what_is(tmp_path):
     """Without a cgroup namespace the kernel names the host's path, while only the container's own part is mounted."""
     files = {"memory/memory.limit_in_bytes": str(GIB)}
-    assert memory_limit_bytes(*tree(tmp_path, cgroup="4:memory:/kubepods/pod1/box", files=files)) == GIB
+    assert memory(tmp_path, cgroup="4:memory:/kubepods/pod1/box", files=files) == GIB
 
 
-def test_no_limit_means_the_machine(tmp_path):
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    files = {"memory/memory.limit_in_bytes": "9223372036854771712"}
-    assert memory_limit_bytes(*tree(tmp_path, cgroup="4:memory:/", files=files)) == machine
+@pytest.mark.parametrize("limit", ["9223372036854771712", str(64 * GIB)])
+def test_without_a_limit_below_the_machine_it_is_what_other_programs_leave(tmp_path, limit):
+    """And what the process holds already, as in a limit."""
+    files = {"memory/memory.limit_in_bytes": limit}
+    assert memory(tmp_path, cgroup="4:memory:/", files=files) == 8 * GIB
+
+
+def test_a_limit_is_the_pods_own_whatever_its_neighbours_have_taken(tmp_path):
+    assert memory(tmp_path, cgroup="0::/", files={"memory.max": str(12 * GIB)}) == 12 * GIB
+
+
+def test_this_machine_tells_its_memory():
+    assert 0 < usable_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def test_waiting_threads_sleep_unless_the_user_says_otherwise():

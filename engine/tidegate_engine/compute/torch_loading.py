@@ -26,7 +26,7 @@ from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.weights import open_weights
 from tidegate_engine.models.base import Model
 from tidegate_engine.models.registry import load_model
-from tidegate_engine.process.container import cpu_threads, memory_limit_bytes
+from tidegate_engine.process.container import cpu_threads, usable_memory_bytes
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.process.process_memory import private_bytes, return_free_memory
 
@@ -48,7 +48,7 @@ class LoadedModel:
 
 
 def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> LoadedModel:
-    """`memory_bytes` of the device; None: the container's or the card's. Raises CheckpointError or DoesNotFit."""
+    """`memory_bytes` of the device; None: what there is. Raises CheckpointError or DoesNotFit."""
     return_free_memory()
     torch.set_num_threads(launch.threads or cpu_threads())
     shape = read_shape(path)
@@ -144,7 +144,7 @@ def _eos_token_ids(path: Path, config: Json) -> frozenset[int]:
 
 
 def _memory_of(device: torch.device) -> int:
-    return memory_limit_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
+    return usable_memory_bytes() if device.type == "cpu" else torch.cuda.mem_get_info(device)[1]
 
 
 def _used_on_device(device: torch.device) -> int:

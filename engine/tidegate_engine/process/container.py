@@ -1,4 +1,4 @@
-"""What this process may use: CPU and memory limits of its container (cgroup v2 or v1), else the machine's.
+"""What this process may use: CPU and memory limits of its container (cgroup v2 or v1), else what the machine has left.
 
 torch and glibc see the machine; a pod limited to half a core on a 64-core node must not start 64 threads, and its KV
 pool has to fit its own memory limit.
@@ -9,8 +9,11 @@ from collections.abc import Iterator, MutableMapping
 from math import ceil
 from pathlib import Path, PurePosixPath
 
+from tidegate_engine.process.process_memory import private_bytes
+
 CGROUPS = Path("/sys/fs/cgroup")
 PROCESS = Path("/proc/self")
+MEMINFO = Path("/proc/meminfo")
 _NO_LIMIT_BYTES = 1 << 60  # cgroup v1 writes a huge number where there is no limit
 
 
@@ -30,11 +33,24 @@ def cpu_threads(root: Path = CGROUPS, process: Path = PROCESS) -> int:
     return max(1, min(available, ceil(min(limits, default=available))))
 
 
-def memory_limit_bytes(root: Path = CGROUPS, process: Path = PROCESS) -> int:
-    """The smallest memory limit that applies, or the machine's memory."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limits = [limit for folder in _folders(root, process, "memory") if (limit := _memory_limit(folder)) is not None]
-    return min([machine, *limits])
+def usable_memory_bytes(root: Path = CGROUPS, process: Path = PROCESS, meminfo: Path = MEMINFO) -> int:
+    """The smallest memory limit that applies. Without one, what other programs leave: a laptop's are to live on.
+
+    In both cases with what this process holds already.
+    """
+    machine = _machine_memory(meminfo)
+    folders = _folders(root, process, "memory")
+    limits = [limit for folder in folders if (limit := _memory_limit(folder)) and limit < machine["MemTotal"]]
+    if limits:
+        return min(limits)
+    status = (process / "status").read_text(encoding="utf-8")
+    return min(machine["MemAvailable"] + private_bytes(status), machine["MemTotal"])
+
+
+def _machine_memory(meminfo: Path) -> dict[str, int]:
+    """Bytes by the kernel's names. https://docs.kernel.org/filesystems/proc.html"""
+    lines = (line.split() for line in meminfo.read_text(encoding="ascii").splitlines())
+    return {name.removesuffix(":"): int(value) * 1024 for name, value, *_ in lines}
 
 
 def _folders(root: Path, process: Path, controller: str) -> Iterator[Path]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tidegate_core.accelerator import Device, find_accelerator
 from tidegate_core.errors import UnknownAccelerator
-from tidegate_core.fit import Demand, Fit, Target
+from tidegate_core.fit import Demand, Fit, Remedy, RemedyKind, Target
 from tidegate_core.quantity import parse_bytes, parse_quantity
 from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
@@ -43,10 +43,10 @@ def find_fit(pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | N
         return FitFinding(None, Reason.MEMORY_UNKNOWN, _unknown_memory(pool, nodes))
     fit = plan_fit(shape, target(pool, memory_bytes), demand(pool))
     if not fit.fits:
-        return FitFinding(fit, Reason.DOES_NOT_FIT, _with_remedies(fit))
+        return FitFinding(fit, Reason.DOES_NOT_FIT, _with_remedies(pool, fit))
     if fit.context < fit.context_wanted:
-        return FitFinding(fit, Reason.SHRUNK_TO_FIT, _with_remedies(fit))
-    return FitFinding(fit, Reason.FITS, statement(fit))
+        return FitFinding(fit, Reason.SHRUNK_TO_FIT, _with_remedies(pool, fit))
+    return FitFinding(fit, Reason.FITS, _numbers(fit))
 
 
 def target(pool: InferencePool, memory_bytes: int) -> Target:
@@ -96,11 +96,11 @@ def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:
     )
 
 
-def sizing_status(fit: Fit) -> SizingStatus:
+def sizing_status(pool: InferencePool, fit: Fit) -> SizingStatus:
     return SizingStatus(
         fits=fit.fits,
         binding_constraint=fit.binding_constraint,
-        remedies=tuple(remedy.description for remedy in fit.remedies),
+        remedies=_remedies(pool, fit),
         memory_bytes=fit.memory_bytes,
         runtime_bytes=fit.runtime_bytes,
         activation_bytes=fit.activation_bytes,
@@ -132,12 +132,46 @@ def _unknown_memory(pool: InferencePool, nodes: tuple[Node, ...] | None) -> str:
     if nodes is None:
         cause = "the operator may not look at nodes"
     elif not candidates(pool, nodes):
-        cause = f"no node that the pool may use has {resource}"
+        return (
+            f"no node that the pool may use has {resource}; add such a node, or set accelerator.resource: cpu; "
+            "accelerator.memory only tells the size"
+        )
     else:
         cause = f"a node with {resource} has neither the label {MEMORY_LABEL} nor a known {PRODUCT_LABEL}"
     return f"the memory of {resource} is not known: {cause}; set accelerator.memory, such as 24Gi"
 
 
-def _with_remedies(fit: Fit) -> str:
-    ways = "; ".join(remedy.description for remedy in fit.remedies)
-    return f"{statement(fit)}. What would help: {ways}" if ways else statement(fit)
+def _with_remedies(pool: InferencePool, fit: Fit) -> str:
+    ways = "; ".join(_remedies(pool, fit))
+    return f"{_numbers(fit)}. What would help: {ways}" if ways else _numbers(fit)
+
+
+def _numbers(fit: Fit) -> str:
+    """The statement without its verdict, which is the condition's reason already."""
+    return statement(fit).removeprefix("fits: ").removeprefix("does not fit: ")
+
+
+def _remedies(pool: InferencePool, fit: Fit) -> tuple[str, ...]:
+    """Those that a person can carry out come first, each naming its field; then those that sizing can only price."""
+    named = [_in_the_spec(pool, remedy) for remedy in fit.remedies]
+    others = [remedy.description for remedy, words in zip(fit.remedies, named, strict=True) if not words]
+    return (*filter(None, named), *others)
+
+
+def _in_the_spec(pool: InferencePool, remedy: Remedy) -> str:
+    """Empty where no field of the spec does it."""
+    action = remedy.description.partition(": ")[0]
+    slots = "1 slot" if remedy.slots == 1 else f"{remedy.slots:,} slots"
+    gives = f"(context {remedy.context:,}, {slots})"
+    match remedy.kind:
+        case RemedyKind.MORE_MEMORY if pool.spec.accelerator.is_cpu:
+            return f"set pod.resources.limits.memory to {action.removesuffix(' of memory')} {gives}"
+        case RemedyKind.MORE_MEMORY | RemedyKind.LARGER_GPU:
+            told = " and tell its size in accelerator.memory" if pool.spec.accelerator.memory else ""
+            return f"choose nodes with {action} by pod.nodeSelector{told} {gives}"
+        case RemedyKind.SMALLER_CONTEXT if not remedy.slots:  # the model allows it, the device needs more than that
+            return f"set context.min to at most {remedy.context}"
+        case RemedyKind.SMALLER_CONTEXT:
+            return f"set context.min to {remedy.context} {gives}"
+        case _:
+            return ""

@@ -140,7 +140,7 @@ def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, num
         number=number,
         inputs=inputs_hash(pool),
         template=merge(template, {"metadata": {"labels": {TEMPLATE_LABEL: _hash(template)}}}),
-        sizing=sizing_status(fit),
+        sizing=sizing_status(pool, fit),
         max_surge=strategy.max_surge,
         max_unavailable=strategy.max_unavailable,
         progress_deadline_seconds=startup_seconds(fit.weight_bytes) + SCHEDULING_ALLOWANCE_SECONDS,

@@ -42,7 +42,7 @@ def status(
         observed_generation=pool.metadata.generation,
         conditions=tuple(_condition(pool, finding, now) for finding in findings),
         model=_model(before, plan),
-        sizing=_sizing(before, observed, plan),
+        sizing=_sizing(pool, observed, plan),
         replicas=replicas.num_live,
         ready_replicas=replicas.num_ready,
         updated_replicas=replicas.num_updated,
@@ -91,11 +91,11 @@ def _model(before: InferencePoolStatus, plan: Plan) -> ModelStatus | None:
     return before.model if plan.revisions.current or plan.blocked else None
 
 
-def _sizing(before: InferencePoolStatus, observed: Observed, plan: Plan) -> SizingStatus | None:
+def _sizing(pool: InferencePool, observed: Observed, plan: Plan) -> SizingStatus | None:
     """What the current template was sized for; the spec's numbers where it does not fit and nothing is deployed."""
-    current = plan.revisions.current
+    before, current = pool.status, plan.revisions.current
     if current is None and plan.fit and plan.fit.fit and not plan.fit.is_good:
-        return sizing_status(plan.fit.fit)
+        return sizing_status(pool, plan.fit.fit)
     if current is None:
         return before.sizing if plan.blocked else None
     return current.sizing.model_copy(update={"measured_kv_blocks": _measured_kv_blocks(before, observed, current)})

@@ -1,14 +1,30 @@
 """The plan as a table: what is observed on the left, what is to be done on the right; and applied twice it is empty."""
 
+import re
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, pool_manifest, settled, stored
+from pools import (
+    NOW,
+    SETTINGS,
+    carried_out,
+    cpu_pool_manifest,
+    inspected,
+    load,
+    pod,
+    pool,
+    pool_manifest,
+    settled,
+    stored,
+)
+from shapes import shape_of
 from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.fitting import find_fit
 from tidegate_operator.inspection import LONGEST_RETRY_SECONDS
 from tidegate_operator.observed import Node, Observed, Trouble
 from tidegate_operator.plan import Plan, plan
@@ -170,10 +186,49 @@ def test_the_accelerators_memory_comes_from_the_nodes(nodes: tuple[Node, ...] | 
     assert fit is not None
     if memory is None:
         assert fit.reason is Reason.MEMORY_UNKNOWN
-        assert "set accelerator.memory" in fit.message
+        assert "accelerator.memory" in fit.message
     else:
         assert fit.fit is not None
         assert fit.fit.memory_bytes == memory
+
+
+def test_a_cluster_without_the_device_is_told_to_get_one_and_not_to_name_its_memory() -> None:
+    fit = step(Observed(inspections=(inspected(),), nodes=(Node("a", {}, {"cpu": "64"}),)), accelerator={}).fit
+    assert fit is not None
+    assert fit.message == (
+        "no node that the pool may use has nvidia.com/gpu; add such a node, or set accelerator.resource: cpu; "
+        "accelerator.memory only tells the size"
+    )
+
+
+def fit_message(subject: InferencePool) -> str:
+    return find_fit(subject, shape_of(), None).message
+
+
+def test_a_cpu_pool_that_does_not_fit_names_the_memory_limit_to_set_before_what_this_version_cannot_do() -> None:
+    small = stored(cpu_pool_manifest(memory="9Gi"))
+    verdict, _, ways = fit_message(small).partition(". What would help: ")
+    assert not verdict.startswith("does not fit")
+    found = re.search(r"set pod\.resources\.limits\.memory to (\w+) \(context ([\d,]+), \d+ slots?\)", ways)
+    assert found is not None
+    assert "not offered" not in ways[: found.end()]
+    larger = fit_message(stored(cpu_pool_manifest(memory=found[1])))
+    assert f"give context {found[2]}" in larger
+
+
+def test_a_gpu_pool_that_does_not_fit_names_the_fields_that_choose_another_device() -> None:
+    ways = fit_message(pool(accelerator={"memory": "12Gi"})).partition(". What would help: ")[2]
+    assert " by pod.nodeSelector and tell its size in accelerator.memory (context " in ways.split("; ")[0]
+
+
+def test_a_smallest_context_above_the_models_names_the_field_to_lower() -> None:
+    message = fit_message(pool(context={"max": 1 << 20, "min": 1 << 20}))
+    assert re.search(r"help: set context\.min to at most 40960; set context\.min to \d+ \(context [\d,]+, ", message)
+
+
+@pytest.mark.parametrize("memory", ["24Gi", "12Gi"])
+def test_a_fit_does_not_repeat_its_reason(memory: str) -> None:
+    assert not re.match("(does not )?fits?: ", fit_message(pool(accelerator={"memory": memory})))
 
 
 def test_nodes_that_the_pool_cannot_use_do_not_count() -> None:

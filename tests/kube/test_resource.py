@@ -225,6 +225,7 @@ def test_explain_tells_what_a_field_means(kubectl: Kubectl) -> None:
 
     eventually(lambda: "GROUP: tidegate.dev" in explained("spec"), what="the schema is published")
     assert "Absent: as long as the model allows and memory holds" in explained("spec.context.max")
+    assert "before one is removed. (default 300)" in explained("spec.scaling.scaleDownHoldSeconds")
     assert "Tidegate decides between minReplicas and maxReplicas" in explained("spec.scaling.mode")
 
 

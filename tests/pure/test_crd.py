@@ -53,6 +53,17 @@ def test_every_field_of_the_spec_explains_itself() -> None:
     assert silent == []
 
 
+def test_every_scalar_default_of_the_spec_is_told_by_kubectl_explain_and_once() -> None:
+    told = {path: node for path, node in nodes(VERSION["schema"]["openAPIV3Schema"]) if path.startswith("spec.")}
+    hold = told["spec.scaling.scaleDownHoldSeconds"]
+    assert hold["description"].endswith(" is removed. (default 300)")
+    assert told["spec.suspend"]["description"].endswith("(default false)")
+    for path, node in told.items():
+        has_scalar = "default" in node and node["default"] != {}
+        assert node.get("description", "").count("(default ") == has_scalar, path
+    assert "(default" not in NODES["spec.suspend"]["description"], "the API reference has a column for it"
+
+
 def test_every_rule_has_a_sentence() -> None:
     sentences = [rule["message"] for node in NODES.values() for rule in node.get("x-kubernetes-validations", [])]
     assert len(sentences) >= 9

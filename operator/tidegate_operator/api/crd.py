@@ -3,6 +3,7 @@
 `make generate` writes it to crds/ and into the chart, `tidegate crd` prints it.
 """
 
+import json
 from typing import Any
 
 import yaml
@@ -66,7 +67,7 @@ def _version() -> dict[str, Any]:
                 "labelSelectorPath": ".status.selector",
             },
         },
-        "schema": {"openAPIV3Schema": pool_schema()},
+        "schema": {"openAPIV3Schema": _explained(pool_schema())},
     }
 
 
@@ -84,6 +85,25 @@ def pool_schema() -> Schema:
             "status": structural_schema(InferencePoolStatus),
         },
     })  # fmt: skip
+
+
+def _explained(schema: Schema) -> Schema:
+    """With the spec's defaults in its descriptions: `kubectl explain` does not show them, docs/api.md has a column."""
+    properties = schema["properties"]
+    return {**schema, "properties": {**properties, "spec": _with_default_told(properties["spec"])}}
+
+
+def _with_default_told(node: Schema) -> Schema:
+    told = dict(node)
+    if "properties" in node:
+        told["properties"] = {name: _with_default_told(child) for name, child in node["properties"].items()}
+    if "items" in node:
+        told["items"] = _with_default_told(node["items"])
+    default = node.get("default")
+    if isinstance(default, str | int | float):  # a bool is an int
+        text = default if isinstance(default, str) else json.dumps(default)
+        told["description"] = f"{node.get('description', '')} (default {text})".lstrip()
+    return told
 
 
 def crd_yaml() -> str:

@@ -157,7 +157,7 @@ class PodSettings(ApiModel):
 
 
 class InferencePoolSpec(ApiModel):
-    """The wish. Only `model` is required."""
+    """What is wanted. Only `model` is required."""
 
     model: ModelSource
     """The model to serve."""

@@ -49,7 +49,7 @@ class Constraint(StrEnum):
 
 
 class RemedyKind(StrEnum):
-    """Ways to make a model fit, cheapest first."""
+    """Ways to make a model fit, cheapest first; sizing can price more of them than the engine can do."""
 
     KV_8BIT = "kv8Bit"
     WEIGHTS_4BIT = "weights4Bit"
@@ -59,14 +59,27 @@ class RemedyKind(StrEnum):
     MORE_MEMORY = "moreMemory"
 
 
+_NOT_OFFERED = frozenset({RemedyKind.KV_8BIT, RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
+
+
 @dataclass(frozen=True)
 class Remedy:
     """One way out, with what it would give."""
 
     kind: RemedyKind
-    description: str
+    summary: str
     context: int
     slots: int
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether this version can do it."""
+        return self.kind not in _NOT_OFFERED
+
+    @property
+    def description(self) -> str:
+        """The summary where it stands alone: a reader must not look for a field that is not there."""
+        return self.summary if self.is_offered else f"{self.summary} (not offered by this version)"
 
 
 @dataclass(frozen=True)

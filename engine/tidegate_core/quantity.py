@@ -45,6 +45,8 @@ def parse_quantity(text: str) -> Decimal:
 
 def parse_bytes(text: str) -> int:
     """Bytes of a quantity, a fraction rounded up. Raises BadQuantity."""
+    if _QUANTITY.match(text.strip()) is None:
+        raise BadQuantity(f"'{text}' is not a size in bytes; write a number with a unit, such as 80Gi or 500Mi")
     return ceil(parse_quantity(text))
 
 

@@ -1,4 +1,6 @@
-"""What would help where a model does not fit, or fits with less context than asked for: cheapest first, each tried.
+"""What would help where a model does not fit, or fits with less context than asked for, each tried.
+
+What this version can do comes first, and among that what is cheapest.
 
 A remedy is listed only when sizing says that it helps, with the context and the slots it would give.
 """
@@ -18,9 +20,6 @@ _MEMORY_STEP = 2**28  # memory is recommended in steps of 256 MiB
 _MOST_MEMORY = 2**44  # no device has more: beyond that the demand is wrong, not the device
 _MOST_GPUS = 8
 
-# Sizing can price these, the engine cannot do them yet; a reader must not look for the field.
-_NOT_OFFERED = frozenset({RemedyKind.KV_8BIT, RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
-
 _Attempt = tuple[RemedyKind, str, Case]
 
 
@@ -30,7 +29,7 @@ def remedies_for(fit: Fit, case: Case) -> tuple[Remedy, ...]:
         return ()
     if fit.binding_constraint is Constraint.MODEL_CONTEXT:
         return _within_the_model(case)
-    return tuple(_priced(fit, _attempts(fit, case)))
+    return tuple(sorted(_priced(fit, _attempts(fit, case)), key=lambda remedy: not remedy.is_offered))
 
 
 def _within_the_model(case: Case) -> tuple[Remedy, ...]:
@@ -47,8 +46,7 @@ def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
         better = estimate(case)
         if better.fits and (not fit.fits or better.context > fit.context):
             slots = "1 slot" if better.slots == 1 else f"{better.slots:,} slots"
-            offered = " (not offered by this version)" if kind in _NOT_OFFERED else ""
-            yield Remedy(kind, f"{action}{offered}: context {better.context:,}, {slots}", better.context, better.slots)
+            yield Remedy(kind, f"{action}: context {better.context:,}, {slots}", better.context, better.slots)
 
 
 def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:

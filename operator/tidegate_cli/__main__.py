@@ -5,6 +5,7 @@ A command is a module with `add_arguments(parser)` and `run(arguments) -> exit c
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -16,21 +17,31 @@ COMMANDS = {
     "crd": "print the CustomResourceDefinition",
     "operator": "run the operator",
 }
+_SERVERS = {"serve", "operator"}  # a pipe that breaks there is not the terminal's
+_READER_LEFT = 128 + 13  # what a shell says of a process that SIGPIPE ended
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code; argparse itself exits with 2 on arguments that make no sense."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments:
+        print(_parser().format_help(), end="", file=sys.stderr)
+        return 2
     name = _parser().parse_args(arguments[:1]).command
     parser = argparse.ArgumentParser(prog=f"tidegate {name}", description=COMMANDS[name], allow_abbrev=False)
     try:
         command = importlib.import_module(f"tidegate_cli.{name}")
         command.add_arguments(parser)
         code: int = command.run(parser.parse_args(arguments[1:]))
+        sys.stdout.flush()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("tidegate"):
             raise
         return _missing_extra(name, error.name)
+    except BrokenPipeError:
+        if name in _SERVERS:
+            raise
+        return _end_quietly()
     return code
 
 
@@ -45,6 +56,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
     return parser
+
+
+def _end_quietly() -> int:
+    """The reader has seen enough, as `head` has; what Python still flushes when it exits goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return _READER_LEFT
 
 
 def _missing_extra(command: str, module: str) -> int:

@@ -7,17 +7,18 @@ no more than it needs, since people wait for it.
 import argparse
 import sys
 from enum import IntEnum
+from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate_checkpoint.errors import CheckpointError, MissingCheckpoint
 from tidegate_checkpoint.shape import read_shape
-from tidegate_core.accelerator import CATALOGUE, Accelerator, Device, find_accelerator
+from tidegate_cli.answer import Answer, to_json, to_table
+from tidegate_cli.device import PlannedDevice, device_with, named_gpu, smallest_gpu
+from tidegate_cli.errors import BadPlan, ModelElsewhere
+from tidegate_core.accelerator import Device
 from tidegate_core.errors import CoreError
-from tidegate_core.fit import Demand, Fit, Target
-from tidegate_core.quantity import format_bytes, parse_bytes
-from tidegate_core.report import to_json, to_table
-from tidegate_core.shape import ModelShape
+from tidegate_core.fit import Demand
 from tidegate_core.sizing import plan_fit
 
 if TYPE_CHECKING:
@@ -30,15 +31,7 @@ class PlanExit(IntEnum):
     FITS = 0
     BAD_INPUT = 2
     MODEL_UNREACHABLE = 3
-    DOES_NOT_FIT = 4
-
-
-class BadPlan(Exception):
-    """The arguments or the manifest leave open what to plan; the message says what to add."""
-
-
-class ModelElsewhere(Exception):
-    """The manifest's model cannot be read from here."""
+    DOES_NOT_FIT = 4  # or is not served
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt-tokens", type=_count, metavar="N", help="p90 prompt length (default: 900)")
     parser.add_argument("--output-tokens", type=_count, metavar="N", help="p90 output length (default: 300)")
     parser.add_argument("--users", type=_count, metavar="N", help="people at once: also shows the load they offer")
-    parser.add_argument("--generation-seconds", type=float, metavar="S", default=12.0, help="an answer (default: 12)")
-    parser.add_argument("--turn-seconds", type=float, metavar="S", default=90.0, help="between questions (default: 90)")
+    parser.add_argument(
+        "--generation-seconds", type=_seconds, metavar="S", default=12.0, help="an answer (default: 12)"
+    )
+    parser.add_argument(
+        "--turn-seconds", type=_seconds, metavar="S", default=90.0, help="between questions (default: 90)"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
 
 
@@ -62,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the fit; a PlanExit."""
     try:
         pool = None if arguments.file is None else _read_pool(arguments.file)
-        target = _target(arguments, pool)
+        device = _device(arguments, pool)
         demand = _demand(arguments, pool)
         shape = read_shape(_model_path(arguments, pool))
     except (BadPlan, CoreError) as error:
@@ -71,9 +68,13 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(error, PlanExit.MODEL_UNREACHABLE)
     except CheckpointError as error:
         return _refuse(error, PlanExit.BAD_INPUT)
-    fit, device = (plan_fit(shape, target, demand), _describe(target)) if target else _smallest_gpu(shape, demand)
-    print(to_json(fit) if arguments.output == "json" else f"{_describe_model(shape)}\n{device}\n\n{to_table(fit)}")
-    return PlanExit.FITS if fit.fits else PlanExit.DOES_NOT_FIT
+    if device is None:
+        fit, device = smallest_gpu(lambda target: plan_fit(shape, target, demand))
+    else:
+        fit = plan_fit(shape, device.target, demand)
+    answer = Answer(shape, demand, device, fit)
+    print(to_json(answer) if arguments.output == "json" else to_table(answer))
+    return PlanExit.FITS if answer.is_good else PlanExit.DOES_NOT_FIT
 
 
 def _refuse(error: Exception, code: PlanExit) -> PlanExit:
@@ -92,12 +93,16 @@ def _read_pool(file: str) -> "InferencePool":
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
         documents = [document for document in yaml.safe_load_all(text) if document is not None]
-        pools = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND] or documents
-        if len(pools) != 1:
+        pools = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
+        if len(pools) > 1:
             raise BadPlan(f"{file} holds {len(pools)} objects of kind {KIND}; plan takes one at a time")
-        return read_manifest(pools[0], source=file)
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadPlan(f"{file} cannot be read: {error}") from error
+        if not pools and len(documents) != 1:
+            raise BadPlan(f"{file} holds no {KIND}")
+        return read_manifest((pools or documents)[0], source=file)
+    except OSError as error:
+        raise BadPlan(f"{file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise BadPlan(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
     except yaml.YAMLError as error:
         raise BadPlan(f"{file} is not YAML: {error}") from error
     except BadManifest as error:
@@ -115,23 +120,23 @@ def _model_path(arguments: argparse.Namespace, pool: "InferencePool | None") -> 
     )
 
 
-def _target(arguments: argparse.Namespace, pool: "InferencePool | None") -> Target | None:
+def _device(arguments: argparse.Namespace, pool: "InferencePool | None") -> PlannedDevice | None:
     """The flags' device, else the manifest's; None leaves the choice to us."""
     if arguments.gpu is not None:
-        return _on_gpu(find_accelerator(arguments.gpu))
+        return named_gpu(arguments.gpu)
     if arguments.gpu_memory is not None:
-        return Target(Device.CUDA, parse_bytes(arguments.gpu_memory))
+        return device_with(Device.CUDA, arguments.gpu_memory, "--gpu-memory")
     if arguments.cpu_memory is not None:
-        return Target(Device.CPU, parse_bytes(arguments.cpu_memory))
+        return device_with(Device.CPU, arguments.cpu_memory, "--cpu-memory")
     if pool is None:
         return None
     if pool.spec.accelerator.is_cpu:
         limit = pool.spec.pod.resources.limits.get("memory")
         if limit is None:
             raise BadPlan("a cpu pool needs spec.pod.resources.limits.memory, the memory of its device, such as 4Gi")
-        return Target(Device.CPU, parse_bytes(limit))
+        return device_with(Device.CPU, limit, "spec.pod.resources.limits.memory")
     memory = pool.spec.accelerator.memory
-    return None if memory is None else Target(Device.CUDA, parse_bytes(memory))
+    return None if memory is None else device_with(Device.CUDA, memory, "spec.accelerator.memory")
 
 
 def _demand(arguments: argparse.Namespace, pool: "InferencePool | None") -> Demand:
@@ -152,34 +157,17 @@ def _demand(arguments: argparse.Namespace, pool: "InferencePool | None") -> Dema
     )
 
 
-def _smallest_gpu(shape: ModelShape, demand: Demand) -> tuple[Fit, str]:
-    """Without a device: the smallest GPU that gives the whole context, else that fits, else the largest there is."""
-    gpus = sorted(CATALOGUE, key=lambda gpu: gpu.memory_bytes)
-    fits = [(plan_fit(shape, _on_gpu(gpu), demand), gpu) for gpu in gpus]
-    whole = [each for each in fits if each[0].fits and each[0].context == each[0].context_wanted]
-    fit, gpu = next(iter(whole or [each for each in fits if each[0].fits]), fits[-1])
-    why = "the smallest GPU that fits" if fit.fits else "the largest GPU known"
-    return (
-        fit,
-        f"on {gpu.name} ({format_bytes(gpu.memory_bytes)}): {why}; choose with --gpu, --gpu-memory, --cpu-memory",
-    )
-
-
-def _on_gpu(gpu: Accelerator) -> Target:
-    return Target(Device.CUDA, gpu.memory_bytes, bandwidth=gpu.bandwidth)
-
-
-def _describe(target: Target) -> str:
-    device = "a CPU pod" if target.device == Device.CPU else "a GPU"
-    return f"on {device} with {format_bytes(target.memory_bytes)}"
-
-
-def _describe_model(shape: ModelShape) -> str:
-    return f"{shape.architecture}, {shape.num_parameters:,} parameters, context up to {shape.max_context:,}"
-
-
 def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a positive number")
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number of at least 1, such as 8192")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = nan
+    if not 0 < value < inf:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds above 0, such as 12.5")
     return value

@@ -1,5 +1,6 @@
 """The command itself: finds its subcommands, imports one half at most, and refuses what it does not know."""
 
+import os
 import subprocess
 import sys
 
@@ -15,6 +16,26 @@ def test_an_unknown_command_is_answered_with_those_there_are(capsys: pytest.Capt
     refusal = capsys.readouterr().err
     assert "plna" in refusal
     assert all(command in refusal for command in COMMANDS)
+
+
+def test_no_command_at_all_is_answered_with_those_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    help_text = capsys.readouterr().err
+    assert all(f"  {command} " in help_text for command in COMMANDS)
+
+
+@pytest.mark.parametrize("buffering", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_leaves_early_ends_it_quietly(buffering: str) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-m", "tidegate_cli", "crd"], stdout=writer, stderr=subprocess.PIPE, check=False,
+            env={**_environment(), "PYTHONUNBUFFERED": buffering},
+        )  # fmt: skip
+    finally:
+        os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["plan", "--help"], ["inspect", "-h"], ["serve", "-h"]])

@@ -1,6 +1,7 @@
 """`tidegate plan` from a config.json alone: exit codes, JSON keys, the table, manifests."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from configs import config_directory
+from tidegate_checkpoint.config_json import SERVED
 from tidegate_cli.__main__ import main
 
 KEYS = {
@@ -22,6 +24,10 @@ KEYS = {
     "loadingBytes",
     "residentBytes",
     "fits",
+    "served",
+    "message",
+    "warnings",
+    "device",
     "bindingConstraint",
     "remedies",
 }
@@ -69,6 +75,79 @@ def test_json_has_the_documented_keys_and_golden_values(model: str, capsys: pyte
     assert fit["weightBytes"] == 2 * 8_190_735_360
     assert (fit["fits"], fit["context"], fit["tensorParallel"], fit["remedies"]) == (True, 8192, 1, [])
     assert fit["slots"] == int(fit["kvBlocks"] * 16 * 0.95 / 1200)
+    assert fit["device"] == {"name": "H100-80GB", "memoryBytes": 81_559 * 2**20, "isChosen": False}
+    assert (fit["served"], fit["warnings"]) == (True, [])
+    assert fit["message"].startswith("fits: ")
+
+
+def test_json_has_the_offered_load_when_users_are_given(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, fit = planned(capsys, "--model", model, "--gpu", "L4", "--users", "20")
+    assert set(fit) == KEYS | {"offeredRequests"}
+    assert fit["offeredRequests"] == pytest.approx(20 * 12 / 90)
+
+
+@pytest.mark.parametrize(("flag", "name"), [("--gpu-memory=24Gi", "GPU"), ("--cpu-memory=24Gi", "CPU")])
+def test_json_names_a_device_known_by_its_memory(
+    flag: str, name: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, fit = planned(capsys, "--model", model, flag)
+    assert fit["device"] == {"name": name, "memoryBytes": 24 * 2**30, "isChosen": False}
+
+
+def test_json_says_which_device_was_chosen(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, fit = planned(capsys, "--model", model, "--context", "8192")
+    assert fit["device"] == {"name": "A10", "memoryBytes": 23_028 * 2**20, "isChosen": True}
+
+
+def test_a_model_that_is_sized_but_not_served_exits_with_4_and_says_what_is_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(config_directory(tmp_path / "mixtral", model_type="mixtral", num_local_experts=2))
+    code, fit = planned(capsys, "--model", model, "--gpu", "H200", "--context", "4096")
+    words = f"mixtral can be sized, but this version does not serve it; served: {', '.join(SERVED)}"
+    assert (code, fit["served"], fit["fits"], fit["message"]) == (4, False, True, words)
+    assert fit["slots"] > 0
+    assert main(["plan", "--model", model, "--gpu", "H200"]) == 4
+    assert words in capsys.readouterr().out
+
+
+def test_a_context_beyond_the_model_is_shown_as_it_was_asked(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", model, "--gpu", "H100", "--context", "100000"]) == 0
+    assert "asked for 100,000; the model goes to 40,960" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("context", "words"),
+    [
+        ("1000", "a p90 sequence has 900 + 300 = 1,200 tokens, the context 1,000: such answers are cut short"),
+        ("900", "a p90 prompt has 900 tokens, the context 900: such requests are refused"),
+    ],
+)
+def test_traffic_longer_than_the_context_is_warned_about(
+    context: str, words: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, fit = planned(capsys, "--model", model, "--gpu", "L4", "--context", context)
+    assert (code, fit["warnings"]) == (0, [words])
+    main(["plan", "--model", model, "--gpu", "L4", "--context", context])
+    assert f"warning: {words}" in capsys.readouterr().out
+
+
+def test_the_replicas_for_so_many_users_are_counted(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--model", model, "--gpu", "L4", "--users", "5000"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("replicas needed"))
+    assert " ".join(row.split()) == "replicas needed 38 at 18 slots each"
+
+
+def test_remedies_that_this_version_does_not_offer_come_last_and_say_so(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--model", model, "--gpu", "T4", "--context", "8192"]) == 4
+    table = capsys.readouterr().out
+    assert re.search("^= missing +3.37 GiB$", table, re.MULTILINE)
+    offered, _, others = table.partition("what would help")[2].partition("not offered by this version")
+    assert "A10" in offered
+    assert "4-bit weights" in others
+    assert "4-bit" not in offered
 
 
 def test_what_does_not_fit_exits_with_4_and_names_remedies(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,7 +220,9 @@ def test_a_manifest_may_come_from_standard_input(model: str) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "holds 0 objects of kind InferencePool"),
+        ("", "holds no InferencePool"),
+        ("kind: Deployment\n---\nkind: Service", "holds no InferencePool"),
+        (POOL.replace("80Gi", "80"), "spec.accelerator.memory: 80 is 80 bytes; did you mean 80Gi?"),
         (POOL + "---" + POOL, "holds 2 objects"),
         ("{", "is not YAML"),
         ("kind: Deployment", "expected kind InferencePool"),
@@ -165,9 +246,14 @@ def test_a_manifest_that_is_wrong_is_refused_by_field(
     ("argv", "words"),
     [
         ([], "give --model DIR, -f POOL.yaml, or both"),
-        (["-f", "/nowhere.yaml"], "/nowhere.yaml cannot be read"),
+        (["-f", "/nowhere.yaml"], "tidegate plan: /nowhere.yaml cannot be read: No such file or directory\n"),
         (["--model", "MODEL", "--gpu", "A100"], "did you mean A100-40GB or A100-80GB"),
-        (["--model", "MODEL", "--gpu-memory", "24GB"], "such as 80Gi"),
+        (["--model", "MODEL", "--gpu-memory", "24GB"], "--gpu-memory: '24GB' is not a size in bytes"),
+        (["--model", "MODEL", "--gpu-memory", "24GB"], "such as 80Gi or 500Mi\n"),
+        (["--model", "MODEL", "--gpu-memory", "24"], "--gpu-memory: 24 is 24 bytes; did you mean 24Gi?"),
+        (["--model", "MODEL", "--cpu-memory", "4096"], "did you mean 4096Mi?"),
+        (["--model", "MODEL", "--cpu-memory", "0"], "0 is 0 bytes; write the size of a device"),
+        (["--model", "MODEL", "--cpu-memory", "4M"], "4M is 4,000,000 bytes; write the size of a device"),
     ],
 )
 def test_input_that_leaves_the_question_open_exits_with_2(
@@ -184,14 +270,24 @@ def test_input_that_leaves_the_question_open_exits_with_2(
         ["--gpu", "L4", "--gpu-memory", "24Gi"],
         ["--context", "0"],
         ["--context", "many"],
+        ["--context", "8k"],
         ["--users", "-1"],
+        ["--turn-seconds", "0"],
+        ["--generation-seconds", "nan"],
+        ["--generation-seconds", "soon"],
         ["-o", "xml"],
         ["--no-such-flag"],
     ],
 )
-def test_arguments_that_make_no_sense_exit_with_2(argv: list[str], model: str) -> None:
+def test_arguments_that_make_no_sense_exit_with_2_in_words_for_people(
+    argv: list[str], model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["plan", "--model", model, *argv])
+    message = capsys.readouterr().err
+    assert argv[0] in message
+    assert "_count value" not in message
+    assert "float value" not in message
 
 
 def test_a_model_that_is_not_there_exits_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,3 +322,6 @@ def test_the_documented_example_is_what_the_command_prints(model: str, capsys: p
     documented = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
     assert main(["plan", "--model", model, "--gpu", "L4", "--context", "16384", "--users", "20"]) == 0
     assert capsys.readouterr().out in documented
+    assert main(["plan", "--model", model, "--gpu", "T4", "--context", "8192"]) == 4
+    sections = capsys.readouterr().out.split("\n\n")
+    assert "\n\n".join((sections[2], *sections[4:])) in documented

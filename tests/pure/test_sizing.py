@@ -213,14 +213,19 @@ def test_the_model_limits_the_context() -> None:
     assert [remedy.kind for remedy in refused.remedies] == [RemedyKind.SMALLER_CONTEXT]
 
 
-def test_weights_that_do_not_fit_get_numbers_and_remedies_cheapest_first() -> None:
+def test_weights_that_do_not_fit_get_numbers_and_remedies_offered_ones_first() -> None:
     fit = plan_fit(shape_of(), on_gpu("T4"), Demand(context_max=8192))
     assert (fit.fits, fit.binding_constraint, fit.kv_blocks) == (False, Constraint.WEIGHTS, 0)
-    assert "15.26 GiB of the" in fit.statement
+    assert "weights need 15.26 GiB, 11.89 GiB are usable" in fit.statement
     assert [remedy.kind for remedy in fit.remedies] == [
+        RemedyKind.LARGER_GPU,
         RemedyKind.WEIGHTS_4BIT,
         RemedyKind.MORE_GPUS,
-        RemedyKind.LARGER_GPU,
+    ]
+    assert [remedy.description.endswith(" (not offered by this version)") for remedy in fit.remedies] == [
+        False,
+        True,
+        True,
     ]
 
 

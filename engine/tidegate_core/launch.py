@@ -71,7 +71,11 @@ class EngineLaunch(BaseModel):
         default=None, ge=16, description="longest sequence in tokens; absent: the model's, shrunk to fit"
     )
     slots: int | None = Field(default=None, ge=1, description="most requests running at once; absent: computed")
-    kv_memory: int | None = Field(default=None, ge=1, description="bytes of the KV pool per device; absent: measured")
+    kv_memory: int | None = Field(
+        default=None,
+        ge=1,
+        description="KV pool per device, such as 4Gi; absent: what is left of the container's or machine's memory",
+    )
     attention: AttentionKind = Field(default=AttentionKind.AUTO, description="attention implementation")
     max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
     max_wait_seconds: float = Field(default=30.0, gt=0, description="longest predicted wait that is accepted")

@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +26,7 @@ from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCod
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
 from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.process.lifecycle import StopSignals, log_event
-from tidegate_engine.process.loading import EngineParts, load_parts
+from tidegate_engine.process.loading import EngineParts, check_model, load_parts
 from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.front import Front
@@ -74,17 +74,12 @@ class EngineProcess:
     async def run(self) -> None:
         launch = self.launch
         self.signals.install()
-        admin_socket, api_socket = bind(launch.host, launch.admin_port), bind(launch.host, launch.port)
+        admin_socket = bind(launch.host, launch.admin_port, "--admin-port")
+        api_socket = bind(launch.host, launch.port)
         admin = HttpServer(create_admin_app(self.state, launch.drain_token_sha256), admin_socket)
         await admin.start()
-        log_event(
-            "listening",
-            port=port_of(api_socket),
-            adminPort=port_of(admin_socket),
-            model=launch.model,
-            runner=launch.runner,
-        )
-        parts = await _unless(self.signals.requested, in_daemon_thread(lambda: load_uncollected(launch)))
+        ports = {"port": port_of(api_socket), "adminPort": port_of(admin_socket)}
+        parts = await _unless(self.signals.requested, self._load(ports))
         if parts is None:
             log_event("stopped", reason="stopped while loading")
             _abandon(ExitCode.OK)
@@ -92,7 +87,14 @@ class EngineProcess:
             await self._serve_parts(parts, api_socket)
         finally:
             await admin.stop()
-        log_event("stopped", seconds=self._age())
+        log_event("stopped", uptimeSeconds=self._age())
+
+    async def _load(self, ports: Mapping[str, int]) -> EngineParts:
+        """Both steps read the model's volume, which may take for ever."""
+        launch = self.launch
+        await in_daemon_thread(lambda: check_model(launch))
+        log_event("listening", **ports, model=launch.model, runner=launch.runner)
+        return await in_daemon_thread(lambda: load_uncollected(launch))
 
     async def _serve_parts(self, parts: EngineParts, api_socket: socket.socket) -> None:
         engine = EngineLoop(
@@ -125,7 +127,7 @@ class EngineProcess:
         while not engine.is_idle and time.monotonic() < end and not self.signals.insisted.is_set():
             await _wait(self.signals.insisted, IDLE_CHECK_SECONDS)
         left = engine.load()
-        log_event("drained", unfinished=left.running + left.waiting, seconds=self._age())
+        log_event("drained", unfinished=left.running + left.waiting, uptimeSeconds=self._age())
 
     def _age(self) -> float:
         return round(time.monotonic() - self.started_seconds, 3)

@@ -82,7 +82,9 @@ def test_what_does_not_finish_within_the_grace_ends_with_an_error_event():
         assert engine.wait() == ExitCode.OK
     assert documents[-1]["error"]["code"] == "aborted"
     assert all("error" not in document for document in documents[:-1])
-    assert engine.event("drained")["unfinished"] == 1
+    drained = engine.event("drained")
+    assert drained["unfinished"] == 1
+    assert drained["uptimeSeconds"] >= engine.event("ready")["seconds"]
 
 
 def test_a_second_signal_ends_the_grace():
@@ -154,16 +156,18 @@ def test_what_was_loaded_is_left_alone_by_later_garbage_collections():
 
 def failing(model: str, *arguments: str) -> tuple[int, dict]:
     """Exit code and `failed` event of an engine that does not start."""
-    with engine_process(model, *arguments, is_ready=False) as engine:
+    with engine_process(model, *arguments, is_ready=False, is_listening=False) as engine:
         code = engine.wait()
         return code, engine.event("failed")
 
 
-def test_a_model_that_is_not_there_exits_unreachable(tmp_path):
-    code, event = failing(str(tmp_path / "nothing"))
-    assert code == ExitCode.MODEL_UNREACHABLE
-    assert event["reason"] == "ModelUnreachable"
-    assert str(tmp_path / "nothing") in event["message"]
+def test_a_model_that_is_not_there_exits_unreachable_before_anything_is_said_to_listen(tmp_path):
+    with engine_process(str(tmp_path / "nothing"), is_ready=False, is_listening=False) as engine:
+        assert engine.wait() == ExitCode.MODEL_UNREACHABLE
+        failed = engine.event("failed")
+    assert [event["event"] for event in engine.events] == ["failed"]
+    assert failed["reason"] == "ModelUnreachable"
+    assert str(tmp_path / "nothing") in failed["message"]
 
 
 def test_a_model_of_an_unknown_architecture_exits_unsupported(tmp_path):
@@ -187,12 +191,13 @@ def test_a_chat_template_that_cannot_be_read_is_a_bad_argument():
     assert "/no/such/template" in event["message"]
 
 
-def test_a_port_in_use_is_a_bad_argument():
+@pytest.mark.parametrize("flag", ["--port", "--admin-port"])
+def test_a_port_in_use_is_a_bad_argument_that_is_named(flag):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with engine_process("sim", *SIM, "--port", port, is_ready=False, is_listening=False) as engine:
-            assert engine.wait() == ExitCode.BAD_ARGUMENTS
-            assert port in engine.event("failed")["message"]
+        code, event = failing("sim", *SIM, flag, port)
+    assert code == ExitCode.BAD_ARGUMENTS
+    assert f"port {port}: Address already in use; choose another {flag}" in event["message"]
 
 
 def test_arguments_that_make_no_contract_are_a_bad_argument(capfd):

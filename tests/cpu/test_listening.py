@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tidegate_engine.process.exits import BindFailed
 from tidegate_engine.server.listening import bind, port_of
 
 pytestmark = pytest.mark.anyio
@@ -32,6 +33,11 @@ async def accepted() -> AsyncIterator[socket.socket]:
         writer.close()
         server.close()
         await server.wait_closed()
+
+
+async def test_an_address_that_is_not_ours_is_the_host_to_change():
+    with pytest.raises(BindFailed, match=r"cannot listen on 192\.0\.2\.1 port 0: .*; choose another --host"):
+        bind("192.0.2.1", 0)
 
 
 async def test_small_answers_and_single_tokens_are_sent_at_once():

@@ -221,7 +221,9 @@ async def test_what_a_template_refuses_is_the_clients_to_change(path):
         refused = await served.client.post(path, json=body)
         taken = await served.client.post(path, json={**body, "messages": messages[1:]})
     assert (refused.status_code, taken.status_code) == (400, 200)
-    assert "no system role here" in refused.json()["error"]["message"]
+    error = refused.json()["error"]
+    assert "no system role here" in error["message"]
+    assert error["param"] == "messages"
 
 
 @pytest.mark.parametrize(

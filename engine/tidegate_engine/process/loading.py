@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate_checkpoint.errors import MissingCheckpoint
+from tidegate_checkpoint.location import locate, reading
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch, RunnerKind
@@ -49,6 +50,14 @@ def load_parts(launch: EngineLaunch) -> EngineParts:
     """Raises CheckpointError, BadLaunch or DoesNotFit."""
     template = read_template(launch)
     return simulated_parts(launch, template) if launch.runner is RunnerKind.SIM else model_parts(launch, template)
+
+
+def check_model(launch: EngineLaunch) -> None:
+    """At once, before anything is said to go well. Raises CheckpointError where no model is; a rehearsal needs none."""
+    path = Path(launch.model)
+    if launch.runner is RunnerKind.TORCH:
+        with reading(path):
+            locate(path)
 
 
 def read_template(launch: EngineLaunch) -> str | None:

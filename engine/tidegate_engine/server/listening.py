@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Iterator
 
@@ -16,9 +17,14 @@ LISTEN_BACKLOG = 2048
 # A peer that went away without a word (a node lost, a cable pulled) is noticed within a minute, and its request ended.
 TCP_KEEPALIVE = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
 
+_PORT_ERRORS = (errno.EADDRINUSE, errno.EACCES)  # taken, or for the superuser only
 
-def bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet: clients are refused until its server starts. Raises BindFailed."""
+
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
+    """A bound socket that does not listen yet: clients are refused until its server starts.
+
+    Raises BindFailed, which names the argument to change: `flag` is that of the port.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio turns Nagle off (which holds back every small write for 40 ms) only on sockets that say they are TCP.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -30,7 +36,8 @@ def bind(host: str, port: int) -> socket.socket:
         bound.bind((host, port))
     except OSError as error:
         bound.close()
-        raise BindFailed(f"cannot listen on {host} port {port}: {error.strerror}; choose another port") from error
+        wrong = flag if error.errno in _PORT_ERRORS else "--host"
+        raise BindFailed(f"cannot listen on {host} port {port}: {error.strerror}; choose another {wrong}") from error
     return bound
 
 

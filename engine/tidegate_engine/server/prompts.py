@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
+from tidegate_engine.errors import BadRequest
 from tidegate_engine.server.errors import bad_request
 from tidegate_engine.server.front import Front, prompt_too_long
 from tidegate_engine.server.schemas import ChatMessage, Prompt
@@ -30,7 +31,11 @@ async def encode_chat(front: Front, messages: Sequence[ChatMessage]) -> list[int
     """Token ids of a conversation through the chat template. Raises ApiError (400)."""
     turns = [{"role": _template_role(message.role), "content": message.text} for message in messages]
     _check_size(front, *(turn["content"] for turn in turns))
-    return _known_ids(front, await _off_loop(front, partial(front.codec.encode_chat, turns)))
+    try:
+        token_ids = await _off_loop(front, partial(front.codec.encode_chat, turns))
+    except BadRequest as error:
+        raise bad_request(str(error), param="messages") from error
+    return _known_ids(front, token_ids)
 
 
 async def decode_tokens(front: Front, token_ids: list[int]) -> str:

@@ -81,7 +81,8 @@ class Tokenizer:
         """The prompt text. Raises NoChatTemplate, ChatRefused."""
         if self._template is None:
             raise NoChatTemplate(
-                f"{self._source} has no chat template; use completions, or give the pool one in spec.model.chatTemplate"
+                f"{self._source} has no chat template; use /v1/completions, or start with --chat-template FILE "
+                "(a pool: spec.model.chatTemplate)"
             )
         return self._template.render(messages, self._special_tokens)
 

@@ -81,6 +81,7 @@ class Round:
     samples: Mapping[str, Sample]  # of those that answered; others are missing, never zero
     num_unschedulable: int = 0  # replicas no node has room for
     is_rolling_out: bool = False  # replicas of two templates exist
+    failures: Mapping[str, str] = field(default_factory=dict)  # what the others answered instead
 
     @property
     def scale_up_factor(self) -> float:

@@ -125,8 +125,7 @@ def _metrics(size: Size | None) -> Finding | None:
         return Finding(
             ConditionType.METRICS_AVAILABLE, "True", Reason.METRICS_FRESH, "ready replicas report their load"
         )
-    message = "more than a fifth of the ready replicas do not answer GET /load; the pool keeps its size"
-    return Finding(ConditionType.METRICS_AVAILABLE, "False", Reason.METRICS_STALE, message)
+    return Finding(ConditionType.METRICS_AVAILABLE, "False", Reason.METRICS_STALE, size.silence)
 
 
 def _scaling(size: Size | None) -> Finding | None:

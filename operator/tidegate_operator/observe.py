@@ -112,7 +112,7 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     pods = tuple(
         read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE) if _controller(pod).get("kind") == REPLICA_SET
     )
-    loads, known_nodes, is_claim_missing = await asyncio.gather(
+    answers, known_nodes, is_claim_missing = await asyncio.gather(
         engines.loads(pods), nodes.nodes(), _is_missing(kube, PERSISTENT_VOLUME_CLAIM, namespace, pool.spec.model.claim)
     )
     inspection_pods = tuple(_of_role(all_pods, INSPECTION_ROLE))
@@ -126,7 +126,8 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
         nodes=known_nodes,
         history=history,
         is_scaled_by_others=seen.is_scaled_by_others,
-        loads=loads,
+        loads=answers.loads,
+        failures=answers.failures,
     )
 
 

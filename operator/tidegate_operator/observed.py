@@ -123,6 +123,7 @@ class Observed:
     history: History | None = None  # earlier rounds of loads; None: this operator has seen none
     is_scaled_by_others: bool = False  # spec.replicas came through the scale subresource
     loads: Mapping[str, LoadReport] = field(default_factory=dict)  # by pod name; a pod that did not answer is missing
+    failures: Mapping[str, str] = field(default_factory=dict)  # by pod name: what it answered instead of its load
 
     def child(self, kind: str, name: str) -> Manifest | None:
         return next((each for each in self.children if each["kind"] == kind and each["metadata"]["name"] == name), None)

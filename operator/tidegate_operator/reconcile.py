@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidegate_core.samples import History
+from tidegate_operator.api.conditions import ConditionType
+from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.apply import apply, rehearse
 from tidegate_operator.errors import KubeError, NotFound
@@ -61,6 +63,7 @@ class Reconciler:
                 return None
         if steps.size and steps.size.history:
             self._histories[key] = pool.metadata.uid, steps.size.history
+        _log_reporting(key, pool.status, new)
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
         return steps.requeue_after_seconds
 
@@ -71,3 +74,14 @@ class Reconciler:
                 await self.recorder.record(pool, note, now)
             except KubeError as error:
                 _log.warning("Event %s of %s/%s: %s", note.reason, pool.metadata.namespace, pool.metadata.name, error)
+
+
+def _log_reporting(key: Key, before: InferencePoolStatus, after: InferencePoolStatus) -> None:
+    """Which engines do not report their load: a line a change, not a line a scrape."""
+    old, new = (each.condition(ConditionType.METRICS_AVAILABLE) for each in (before, after))
+    if new is None or (old is not None and old.message == new.message):
+        return
+    if new.status == "False":
+        _log.warning("%s/%s: %s", *key, new.message)
+    elif old is not None:
+        _log.info("%s/%s: %s again", *key, new.message)

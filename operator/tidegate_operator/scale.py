@@ -16,6 +16,7 @@ from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.status import ScalerStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod
+from tidegate_operator.silence import has_metrics, silence
 
 MIN_ROUND_SECONDS = 1.0  # events may reconcile a pool many times a second; the scaler needs no finer view
 DEFAULT_COLD_START_SECONDS = 60.0
@@ -33,6 +34,7 @@ class Size:
     limit: Reason = Reason.WITHIN_BOUNDS
     limit_message: str = ""
     has_metrics: bool | None = None  # None: nobody to ask, or nobody asks
+    silence: str = ""  # which replicas do not report, where that holds the size
     history: History | None = None  # to be kept once the plan was carried out
     is_busy: bool = False  # load is there or replicas could go: look often
 
@@ -97,6 +99,8 @@ def _automatic(
     decision = decide(history, rules, now.timestamp())
     low, _ = pool.spec.bounds
     latest = history.rounds[-1].samples.values()
+    recent = history.since(now.timestamp() - timing.stale_seconds)
+    is_heard = has_metrics(recent)
     limit, message = _limit(pool, observed, decision)
     return Size(
         num_desired=decision.desired,
@@ -105,7 +109,8 @@ def _automatic(
         inputs=tuple(decision.inputs.items()),
         limit=limit,
         limit_message=message,
-        has_metrics=_has_metrics(history, timing.stale_seconds, now),
+        has_metrics=is_heard,
+        silence=silence(recent) if is_heard is False else "",
         history=history.remember(decision.memory),
         is_busy=any(sample.running or sample.waiting for sample in latest) or decision.desired > low,
     )
@@ -147,6 +152,7 @@ def load_round(observed: Observed, now: datetime) -> Round:
         samples={pod.name: Sample.of(observed.loads[pod.name]) for pod in serving if pod.name in observed.loads},
         num_unschedulable=sum(_is_unschedulable(pod) for pod in observed.pods),
         is_rolling_out=len({pod.template for pod in observed.pods if not pod.is_terminating}) > 1,
+        failures={pod.name: observed.failures[pod.name] for pod in serving if pod.name in observed.failures},
     )
 
 
@@ -174,14 +180,6 @@ def _resting_limit(pool: InferencePool) -> Reason:
 
 def _manual(pool: InferencePool) -> str:
     return f"spec.replicas decides: {pool.spec.replicas}"
-
-
-def _has_metrics(history: History, stale_seconds: float, now: datetime) -> bool | None:
-    """One lost report is no news; none of the recent rounds complete is. None: no replica was ready to be asked."""
-    recent = [each for each in history.since(now.timestamp() - stale_seconds) if each.ready]
-    if not recent:
-        return None
-    return any(len(each.ready) - len(each.samples) <= 0.2 * len(each.ready) for each in recent)
 
 
 def _is_unschedulable(pod: Pod) -> bool:

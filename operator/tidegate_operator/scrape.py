@@ -5,7 +5,9 @@ side, bounded, and a missing answer is a missing sample, never a zero.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
@@ -18,11 +20,19 @@ from tidegate_operator.observed import Pod
 MAX_REPORT_BYTES = 65_536  # a report has about 1 kB
 
 
+@dataclass(frozen=True)
+class Answers:
+    """What became of one round of GET /load, by pod name."""
+
+    loads: Mapping[str, LoadReport]
+    failures: Mapping[str, str]  # why there is no report, in words that stay the same from try to try
+
+
 class Engines(Protocol):
     """What the operator asks of engines."""
 
-    async def loads(self, pods: Iterable[Pod]) -> Mapping[str, LoadReport]:
-        """Reports by pod name, of those that answered."""
+    async def loads(self, pods: Iterable[Pod]) -> Answers:
+        """Of the pods that run."""
 
     async def set_draining(self, ip: str, *, is_draining: bool) -> None:
         """Start or cancel a drain. Raises EngineUnreachable."""
@@ -46,10 +56,14 @@ class AdminPorts:
         self._free = asyncio.Semaphore(max_requests)
         self._admin_port = admin_port
 
-    async def loads(self, pods: Iterable[Pod]) -> Mapping[str, LoadReport]:
+    async def loads(self, pods: Iterable[Pod]) -> Answers:
         asked = [pod for pod in pods if pod.is_running and pod.ip and not pod.is_terminating]
         reports = await asyncio.gather(*(self._load(pod) for pod in asked))
-        return {pod.name: report for pod, report in zip(asked, reports, strict=True) if report is not None}
+        named = list(zip((pod.name for pod in asked), reports, strict=True))
+        return Answers(
+            loads={name: report for name, report in named if isinstance(report, LoadReport)},
+            failures={name: f"GET {LOAD_PATH}: {report}" for name, report in named if isinstance(report, str)},
+        )
 
     async def set_draining(self, ip: str, *, is_draining: bool) -> None:
         url = self._url(ip, DRAIN_PATH if is_draining else UNDRAIN_PATH)
@@ -62,14 +76,31 @@ class AdminPorts:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnreachable(f"POST {url}: {error!r}") from error
 
-    async def _load(self, pod: Pod) -> LoadReport | None:
+    async def _load(self, pod: Pod) -> LoadReport | str:
+        """The report, or why it is a missing sample; the scaler knows what that means."""
         assert pod.ip is not None
         try:
             request = self._session.get(self._url(pod.ip, LOAD_PATH), timeout=self._timeout, allow_redirects=False)
             async with self._free, request as response:
-                return LoadReport.model_validate_json(await _body(response)) if response.status == 200 else None
-        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError):
-            return None  # a missing sample: the scaler knows what that means
+                if response.status != 200:
+                    return f"HTTP {response.status}"
+                return LoadReport.model_validate_json(await _body(response))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
+            return self._words(error)
+
+    def _words(self, error: Exception) -> str:
+        """Without addresses, values and times."""
+        match error:
+            case TimeoutError():
+                return f"no answer within {self._timeout.total:g} s"
+            case ValidationError():
+                return "the body is not a load report"
+            case aiohttp.ClientPayloadError():
+                return "the body is cut off or too long"
+            case aiohttp.ClientConnectorError(os_error=OSError(errno=int(number))):
+                return f"cannot connect: {os.strerror(number)}"
+            case _:
+                return type(error).__name__
 
     def _url(self, ip: str, path: str) -> str:
         host = f"[{ip}]" if ":" in ip else ip

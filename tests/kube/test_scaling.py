@@ -138,7 +138,11 @@ def test_missing_load_reports_hold_the_size_and_are_named(operator: OperatorUnde
     for engine in live(operator, engines).values():
         engine.is_answering = False
     eventually(lambda: operator.condition("MetricsAvailable").get("reason") == "MetricsStale")
+    first = min(live(operator, engines))
+    named = f"{first}: GET /load: HTTP 500 (2 of 2 ready replicas do not report); the pool keeps its size; see kubectl"
+    eventually(lambda: operator.condition("MetricsAvailable")["message"].startswith(named))
     before = operator.num_reconciles()
     eventually(lambda: operator.num_reconciles() > before + 10)
     assert replicas(operator) == 2
     operator.assert_quiescent()
+    assert operator.log().count(named) == 1, "a line a change, not a line a scrape"

@@ -13,7 +13,7 @@ from fake_engines import FakeEngine, FakeEngines
 from pools import IDLE, pod
 from tidegate_core.telemetry import ADMIN_PORT
 from tidegate_operator.observed import Pod
-from tidegate_operator.scrape import AdminPorts
+from tidegate_operator.scrape import AdminPorts, Answers
 
 TIMEOUT_SECONDS = 0.5
 
@@ -27,13 +27,17 @@ def pod_of(name: str, engine: FakeEngine) -> Pod:
     return pod(name, ip=engine.ip)
 
 
+async def asked(*pods: Pod) -> Answers:
+    async with aiohttp.ClientSession() as session:
+        return await AdminPorts(session, token=None, timeout_seconds=TIMEOUT_SECONDS).loads(pods)
+
+
 async def scraped(*pods: Pod) -> tuple[set[str], float]:
     """Names of those that answered, and how long all of it took."""
     loop = asyncio.get_running_loop()
-    async with aiohttp.ClientSession() as session:
-        started = loop.time()
-        loads = await AdminPorts(session, token=None, timeout_seconds=TIMEOUT_SECONDS).loads(pods)
-        return set(loads), loop.time() - started
+    started = loop.time()
+    answers = await asked(*pods)
+    return set(answers.loads), loop.time() - started
 
 
 def test_engines_that_hang_cost_one_timeout_together_and_the_others_are_heard(engines: FakeEngines) -> None:
@@ -52,6 +56,25 @@ def test_an_engine_that_fails_is_a_missing_sample_and_no_zero(engines: FakeEngin
     failing.is_answering = False
     names, _ = asyncio.run(scraped(pod_of("good", good), pod_of("failing", failing), pod("nobody", ip=local_address())))
     assert names == {"good"}
+
+
+def test_what_an_engine_answers_instead_of_its_load_is_kept_in_the_same_words_each_time(engines: FakeEngines) -> None:
+    failing, liar, talker = (engines.start(name) for name in ("failing", "liar", "talker"))
+    failing.is_answering = False
+    liar.body = "{}"
+    talker.body = " " * 10_000_000
+    pods = [pod_of("failing", failing), pod_of("liar", liar), pod_of("talker", talker)]
+    pods += [pod("nobody", ip=local_address()), pod("hung", ip=local_address())]
+    with socket.create_server((str(pods[-1].ip), ADMIN_PORT)):
+        first, second = asyncio.run(asked(*pods)), asyncio.run(asked(*pods))
+    assert first.failures == {
+        "failing": "GET /load: HTTP 500",
+        "liar": "GET /load: the body is not a load report",
+        "talker": "GET /load: the body is cut off or too long",
+        "nobody": "GET /load: cannot connect: Connection refused",
+        "hung": "GET /load: no answer within 0.5 s",
+    }
+    assert second == first
 
 
 def test_pods_that_do_not_run_or_leave_are_not_asked(engines: FakeEngines) -> None:

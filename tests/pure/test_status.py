@@ -204,6 +204,22 @@ def test_live_figures_do_not_move_the_status() -> None:
         assert after(busy, first, seconds=running) == first
 
 
+def test_a_silent_engine_is_named_with_its_answer_and_moves_the_status_once() -> None:
+    observed = replace(with_pods(pod("a")), failures={"a": "GET /load: HTTP 500"})
+    first = after(observed)
+    metrics = first.condition(ConditionType.METRICS_AVAILABLE)
+    assert metrics is not None
+    assert metrics.reason == "MetricsStale"
+    assert metrics.message == (
+        "a: GET /load: HTTP 500 (1 of 1 ready replicas does not report); the pool keeps its size; see kubectl logs a"
+    )
+    for seconds in range(5, 60, 5):
+        size = plan(pool(), observed, SETTINGS, NOW + timedelta(seconds=seconds)).size
+        assert size is not None
+        observed = replace(observed, history=size.history)
+        assert after(observed, first, seconds=seconds) == first
+
+
 def test_a_condition_keeps_its_time_until_its_status_flips() -> None:
     first = after(with_pods(pod(ready_since=None)))
     trouble = Trouble(Reason.UNSCHEDULABLE, "0/1 nodes")

@@ -73,6 +73,11 @@ _SHARED_WITH_TEXT = ("tie_word_embeddings", "dtype", "torch_dtype", "eos_token_i
 def read_config(directory: Path) -> Json:
     """The completed config of a model directory. Raises CheckpointError."""
     file = directory / CONFIG_FILE
+    return complete(read_object(file), str(file))
+
+
+def read_object(file: Path) -> Json:
+    """What a JSON file beside the weights holds, uninterpreted. Raises CheckpointError."""
     try:
         raw = json.loads(file.read_bytes())
     except FileNotFoundError as error:
@@ -81,7 +86,12 @@ def read_config(directory: Path) -> Json:
         raise CorruptCheckpoint(f"{file} is not valid JSON ({error}); fetch it again") from error
     if not isinstance(raw, dict):
         raise CorruptCheckpoint(f"{file} holds a JSON {type(raw).__name__}, not an object; fetch it again")
-    return complete(raw, str(file))
+    return raw
+
+
+def read_optional_object(file: Path) -> Json:
+    """Empty where there is no such file. Raises CorruptCheckpoint."""
+    return read_object(file) if file.is_file() else {}
 
 
 def complete(raw: Json, source: str) -> Json:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from running import answers, greedy_params
+from tidegate_checkpoint.errors import CorruptCheckpoint
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
@@ -129,6 +130,9 @@ def test_end_tokens_come_from_the_generation_config_where_there_is_one(folder, t
     assert load(tmp_path).eos_token_ids == {2}
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
     assert load(tmp_path).eos_token_ids == {2, 7}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": ')
+    with pytest.raises(CorruptCheckpoint, match=r"generation_config\.json is not valid JSON"):
+        load(tmp_path)
 
 
 def test_a_serving_process_starts_without_torch_so_that_its_threads_can_be_set_up_first():

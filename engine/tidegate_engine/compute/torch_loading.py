@@ -4,14 +4,13 @@ Peak memory is what is kept plus the parts in flight (matrix.py): files are mapp
 is returned to the system before weights are loaded and again before free memory is measured.
 """
 
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from tidegate_checkpoint.config_json import Json
+from tidegate_checkpoint.end_tokens import end_ids, generation_end_ids
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.accelerator import Device
 from tidegate_core.launch import EngineLaunch
@@ -72,7 +71,7 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
         device=device,
         kv_layout=_kv_layout(shape, _kv_dtype(launch.device, shape, storage.precision)),
         weight_bytes=weight_bytes(shape, storage, launch.device),
-        eos_token_ids=_eos_token_ids(path, weights.config),
+        eos_token_ids=generation_end_ids(path) or end_ids(weights.config, str(path)),
         target=target,
         used_bytes=private_bytes() if launch.device is Device.CPU else _used_on_device(device),
     )
@@ -133,14 +132,6 @@ def _kv_layout(shape: ModelShape, dtype: torch.dtype) -> KvLayout:
     ((num_kv_heads, head_dim),) = heads
     num_layers = sum(group.num_layers for group in shape.attention)
     return KvLayout(num_layers, BLOCK_SIZE, num_kv_heads, head_dim, dtype)
-
-
-def _eos_token_ids(path: Path, config: Json) -> frozenset[int]:
-    """generation_config.json, where there is one, knows more of them than config.json."""
-    generation = path / "generation_config.json"
-    found = json.loads(generation.read_bytes()) if generation.is_file() else {}
-    eos = found.get("eos_token_id", config.get("eos_token_id"))
-    return frozenset(eos if isinstance(eos, list) else () if eos is None else (eos,))
 
 
 def _memory_of(device: torch.device) -> int:

@@ -3,12 +3,14 @@
 tokenizer.json holds the algorithm; the other files say which tokens begin and end a text and how a chat is written.
 """
 
-import json
 from pathlib import Path
 
 from tokenizers import Tokenizer, processors
 
+from tidegate_checkpoint.config_json import read_optional_object
+from tidegate_checkpoint.end_tokens import end_ids, generation_end_ids
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
+from tidegate_checkpoint.location import CONFIG_FILE
 from tidegate_engine.text.tokenizer_parts import TokenizerParts, longest_bytes
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -18,7 +20,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 
 def hf_tokenizer_parts(directory: Path) -> TokenizerParts:
     """Raises CheckpointError when tokenizer.json is missing or a file is broken."""
-    config = _read_json(directory / "tokenizer_config.json")
+    config = read_optional_object(directory / "tokenizer_config.json")
     backend = _backend(directory / TOKENIZER_FILE)
     special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
     _set_bos(backend, config.get("add_bos_token"), special.get("bos_token"))
@@ -59,11 +61,10 @@ def _set_bos(backend: Tokenizer, add_bos: object, bos: str | None) -> None:
 
 def _eos_ids(directory: Path, backend: Tokenizer, eos: str | None) -> frozenset[int]:
     """All ids that end an answer: the generation config knows the turn ends, the tokenizer one of them."""
-    ids: set[object] = {backend.token_to_id(eos)} if eos else set()
-    for name in ("generation_config.json", "config.json"):
-        value = _read_json(directory / name).get("eos_token_id")
-        ids |= set(value) if isinstance(value, list) else {value}
-    return frozenset(token_id for token_id in ids if isinstance(token_id, int))
+    eos_id = backend.token_to_id(eos) if eos else None
+    config = directory / CONFIG_FILE
+    configured = generation_end_ids(directory) | end_ids(read_optional_object(config), str(config))
+    return configured if eos_id is None else configured | {eos_id}
 
 
 def _chat_template(directory: Path, inline: object) -> str | None:
@@ -83,14 +84,3 @@ def _token_text(value: object) -> str | None:
     """A special token is a text, or an object that describes it."""
     text = value.get("content") if isinstance(value, dict) else value
     return text if isinstance(text, str) else None
-
-
-def _read_json(file: Path) -> dict[str, object]:
-    """Empty when the file is not there: all but tokenizer.json are optional."""
-    if not file.is_file():
-        return {}
-    try:
-        value = json.loads(file.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CorruptCheckpoint(f"{file} is not valid JSON ({error}); fetch it again") from error
-    return value if isinstance(value, dict) else {}

@@ -137,7 +137,8 @@ class EngineLaunch(BaseModel):
     @classmethod
     def from_namespace(cls, namespace: argparse.Namespace) -> Self:
         """From parsed arguments; absent ones take the contract's defaults. Raises BadLaunch."""
-        given = {name: value for name in cls.model_fields if (value := getattr(namespace, name, None)) is not None}
+        parsed = {name: getattr(namespace, name, None) for name in cls.model_fields}
+        given = {name: _unseparated(value) for name, value in parsed.items() if value is not None}
         try:
             return cls.model_validate(given)
         except ValidationError as error:
@@ -163,6 +164,13 @@ class _RaisingParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise BadLaunch(f"engine arguments are wrong: {message}")
+
+
+def _unseparated(value: object) -> object:
+    """Python 3.11's argparse takes the value of `--host=--` for the end of the options and leaves an empty list."""
+    if isinstance(value, list):
+        return [_unseparated(item) for item in value] or "--"
+    return value
 
 
 def _flag(name: str) -> str:

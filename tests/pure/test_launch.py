@@ -1,7 +1,7 @@
 """The launch contract survives its arguments, and a wrong argument is named."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -45,6 +45,7 @@ launches = st.builds(EngineLaunch, **{name: fields[name] for name in EngineLaunc
 
 
 @given(launches)
+@example(EngineLaunch(model="/m", host="--", served_name=("a", "--"), chat_template="--"))
 def test_a_launch_survives_its_arguments(launch: EngineLaunch) -> None:
     assert EngineLaunch.from_args(launch.to_args()) == launch
 

@@ -2,7 +2,8 @@
 CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate
 UV     := $(CACHE)/uv/bin/uv
 PYTHON := .venv/bin/python
-PYTEST := $(PYTHON) -m pytest
+PYTEST := $(PYTHON) -m pytest --durations=15
+PARALLEL := -n 2 --dist loadfile # two workers: half of the suite waits for API servers
 LOCAL_CLUSTER := $(PYTHON) -m e2e.cluster
 
 export UV
@@ -26,11 +27,12 @@ down: install ## remove what `make up` left (NAME=net-200 where several are up)
 
 .PHONY: test
 test: check machine ## everything a change must pass (root)
-	$(PYTEST) tests e2e
+	$(PYTEST) tests $(PARALLEL)
+	$(PYTEST) e2e
 
 .PHONY: test-fast
 test-fast: check machine ## the same without e2e
-	$(PYTEST) tests
+	$(PYTEST) tests $(PARALLEL)
 
 .PHONY: check
 check: install ## format, lint, types, import contracts, generated files

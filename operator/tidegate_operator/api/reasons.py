@@ -41,7 +41,10 @@ class Reason(StrEnum):
     FITS = "Fits", "the wanted context fits"
     SHRUNK_TO_FIT = "ShrunkToFit", "a shorter context than wanted, but not below context.min, was chosen"
     DOES_NOT_FIT = "DoesNotFit", "not even one sequence of context.min fits; the message has numbers and remedies"
-    MEMORY_UNKNOWN = "MemoryUnknown", "the accelerator's memory is not known; set accelerator.memory"
+    MEMORY_UNKNOWN = (
+        "MemoryUnknown",
+        "no node has the accelerator, or its memory is not known; the message says what to do",
+    )
 
     # Available, Progressing
     REPLICA_SERVING = "ReplicaServing", "at least one replica serves"

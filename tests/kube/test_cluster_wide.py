@@ -48,7 +48,7 @@ def test_without_such_a_node_the_pool_says_what_to_set(operator: OperatorUnderTe
     operator.start()
     operator.apply(pool_manifest(accelerator={}))
     eventually(lambda: operator.condition("Stalled").get("reason") == "MemoryUnknown")
-    assert "set accelerator.memory" in operator.condition("Stalled")["message"]
+    assert "add such a node, or set accelerator.resource: cpu" in operator.condition("Stalled")["message"]
     assert not operator.get("deployments")
     operator.assert_quiescent()
 

@@ -107,6 +107,10 @@ class OperatorUnderTest:
         found = [self._read(_RESOURCES[kind], name, selector) for kind in kinds.split(",")]
         return found[0] if name else [item for items in found for item in items]
 
+    def engine_pods(self) -> Any:
+        """Without the inspection's pod, which the garbage collector takes whenever it likes."""
+        return self.get("pods", selector="tidegate.dev/role=engine")
+
     def exists(self, kind: str, name: str) -> bool:
         try:
             return bool(self.get(kind, name))

@@ -30,10 +30,6 @@ def children(operator: OperatorUnderTest) -> list[str]:
     return sorted(f"{each['kind']}/{each['metadata']['name']}" for each in found)
 
 
-def engine_pods(operator: OperatorUnderTest) -> list[dict]:
-    return [pod for pod in operator.get("pods") if pod["metadata"]["labels"].get("tidegate.dev/role") == "engine"]
-
-
 def kubectl(operator: OperatorUnderTest, *arguments: str) -> str:
     return operator.access.kubectl(*arguments, "-n", operator.namespace)
 
@@ -78,18 +74,18 @@ def test_killed_again_and_again_at_any_line_it_converges_to_the_same_children(op
 def test_marks_that_a_person_garbled_are_put_right(operator: OperatorUnderTest) -> None:
     operator.apply(pool_manifest(replicas=2, maxReplicas=2))
     become_ready(operator, ready="2/2")
-    first, second = (pod["metadata"]["name"] for pod in engine_pods(operator))
+    first, second = (pod["metadata"]["name"] for pod in operator.engine_pods())
     kubectl(operator, "annotate", "pod", first, "tidegate.dev/draining-since=yesterday")
     kubectl(operator, "label", "pod", second, "tidegate.dev/serving=false", "--overwrite")
 
     def are_right() -> bool:
         return all(pod["metadata"]["labels"]["tidegate.dev/serving"] == "true"
                    and "tidegate.dev/draining-since" not in pod["metadata"].get("annotations", {})
-                   for pod in engine_pods(operator))  # fmt: skip
+                   for pod in operator.engine_pods())  # fmt: skip
 
     eventually(are_right)
     become_ready(operator, ready="2/2")
-    assert {first, second} == {pod["metadata"]["name"] for pod in engine_pods(operator)}
+    assert {first, second} == {pod["metadata"]["name"] for pod in operator.engine_pods()}
     assert "Traceback" not in operator.log()
     operator.assert_quiescent()
 
@@ -201,12 +197,12 @@ def test_an_edited_chat_template_rolls_the_pods_and_its_old_map_is_collected(ope
 
     apply("{{ first }}")
     become_ready(operator)
-    before = {pod["metadata"]["uid"] for pod in engine_pods(operator)}
+    before = {pod["metadata"]["uid"] for pod in operator.engine_pods()}
     for text in ("{{ second }}", "{{ third }}"):
         apply(text)
-        eventually(lambda before=before: before.isdisjoint({pod["metadata"]["uid"] for pod in engine_pods(operator)}))
+        eventually(lambda before=before: before.isdisjoint({pod["metadata"]["uid"] for pod in operator.engine_pods()}))
         become_ready(operator)
-        before = {pod["metadata"]["uid"] for pod in engine_pods(operator)}
+        before = {pod["metadata"]["uid"] for pod in operator.engine_pods()}
     texts = {each["data"]["chat_template.jinja"] for each in operator.get("configmaps", selector="tidegate.dev/pool")}
     assert texts == {"{{ second }}", "{{ third }}"}, "of the current template and the one before"
     operator.assert_quiescent()

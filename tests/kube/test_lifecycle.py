@@ -149,7 +149,7 @@ def test_a_restart_in_the_middle_of_a_reconcile_converges(operator: OperatorUnde
     for name in ("a", "b", "c"):
         become_ready(operator, name)
     assert len(operator.get("deployments")) == 3
-    assert len(operator.get("pods")) == 3
+    assert len(operator.engine_pods()) == 3
     operator.assert_quiescent()
 
 
@@ -167,12 +167,12 @@ def test_a_restarted_operator_writes_nothing_to_a_settled_pool(operator: Operato
 def test_an_operator_with_other_templates_restarts_no_pod_until_inputs_change(operator: OperatorUnderTest) -> None:
     operator.apply(pool_manifest())
     become_ready(operator)
-    pods = {pod["metadata"]["uid"] for pod in operator.get("pods")}
+    pods = {pod["metadata"]["uid"] for pod in operator.engine_pods()}
     operator.stop()
     operator.settings["TIDEGATE_ENGINE__IMAGE"] = "localhost/engine:newer"
     operator.start()
     operator.assert_quiescent()
-    assert {pod["metadata"]["uid"] for pod in operator.get("pods")} == pods
+    assert {pod["metadata"]["uid"] for pod in operator.engine_pods()} == pods
     operator.apply(pool_manifest(context={"max": 2048, "min": 1024}))
 
     def image() -> str:
@@ -180,7 +180,7 @@ def test_an_operator_with_other_templates_restarts_no_pod_until_inputs_change(op
 
     eventually(lambda: image().endswith("newer"))
     become_ready(operator)
-    assert {pod["metadata"]["uid"] for pod in operator.get("pods")}.isdisjoint(pods)
+    assert {pod["metadata"]["uid"] for pod in operator.engine_pods()}.isdisjoint(pods)
     operator.assert_quiescent()
 
 

@@ -79,12 +79,12 @@ def test_load_that_comes_back_cancels_a_drain(operator: OperatorUnderTest, engin
     for engine in live(operator, engines).values():
         engine.set_load(running=1)
     eventually(lambda: any(engine.report.draining for engine in live(operator, engines).values()), timeout_seconds=120)
-    before = {pod["metadata"]["uid"] for pod in operator.get("pods")}
+    before = {pod["metadata"]["uid"] for pod in operator.engine_pods()}
     for engine in live(operator, engines).values():
         engine.set_load(**BUSY)
     eventually(lambda: not any(engine.report.draining for engine in live(operator, engines).values()))
     eventually(lambda: not operator.get("pods", selector="tidegate.dev/serving=false"))
-    assert before <= {pod["metadata"]["uid"] for pod in operator.get("pods")}
+    assert before <= {pod["metadata"]["uid"] for pod in operator.engine_pods()}
     for engine in live(operator, engines).values():
         engine.set_load(running=7, waiting=0, eta_seconds=0.0)
 

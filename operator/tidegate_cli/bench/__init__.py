@@ -1,0 +1,1 @@
+"""`tidegate bench`: a load generator for OpenAI-compatible servers."""

@@ -2,12 +2,16 @@
 
 EngineError
 ├── BadRequest   the request makes no sense (an empty prompt): the client corrects it (400)
-├── NeverFits    it could not run even alone: the client shortens it (400)
-├── QueueFull    too much load: the client comes back after retry_after_seconds (503)
-├── Draining     this engine takes no new requests: the client goes to another replica (503)
+├── Refused      not accepted at the door, and counted by its `refusal`
+│   ├── NeverFits        it could not run even alone: the client shortens it (400)
+│   ├── QueueFull        too much load: the client comes back after retry_after_seconds (503)
+│   ├── TenantOverShare  the queue is full and this tenant holds more than its share: it comes back later (429)
+│   └── Draining         this engine takes no new requests: the client goes to another replica (503)
 ├── OutOfBlocks  the block pool was asked for more than it has: admission is wrong, our own bug
 └── EngineFailed steps fail whatever is in them: the process has to be restarted
 """
+
+from tidegate_engine.counters import Refusal
 
 
 class EngineError(Exception):
@@ -18,20 +22,41 @@ class BadRequest(EngineError):
     """A request that no engine could run."""
 
 
-class NeverFits(EngineError):
+class Refused(EngineError):
+    """A request that was not accepted; `refusal` says why, as the metrics name it."""
+
+    refusal: Refusal
+
+
+class NeverFits(Refused):
     """A request that needs more tokens or blocks than there will ever be."""
 
+    refusal = Refusal.NEVER_FITS
 
-class QueueFull(EngineError):
+
+class QueueFull(Refused):
     """Refused for lack of capacity; `retry_after_seconds` comes from the same forecast as the refusal."""
+
+    def __init__(self, message: str, *, retry_after_seconds: float, refusal: Refusal) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+        self.refusal = refusal
+
+
+class TenantOverShare(Refused):
+    """Refused for lack of capacity to a tenant that has had more than its share of it; others are still let in."""
+
+    refusal = Refusal.TENANT_SHARE
 
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
 
-class Draining(EngineError):
+class Draining(Refused):
     """Refused because this engine is about to go away."""
+
+    refusal = Refusal.DRAINING
 
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)

@@ -26,8 +26,8 @@ from typing import Self
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
-from tidegate_engine.errors import Draining, EngineFailed, QueueFull
-from tidegate_engine.request import FinishReason, SamplingParams, new_request
+from tidegate_engine.errors import Draining, EngineFailed, Refused
+from tidegate_engine.request import DEFAULT_TERMS, FinishReason, SamplingParams, Terms, new_request
 from tidegate_engine.runner import Runner
 from tidegate_engine.scheduling.admission import check_can_ever_fit
 from tidegate_engine.scheduling.budget import BudgetLimits
@@ -129,8 +129,22 @@ class EngineLoop:
         self._end_all(FinishReason.ABORT)
         return not self._thread.is_alive()
 
-    def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> Stream:
-        """Raises BadRequest, NeverFits, QueueFull, Draining or EngineFailed; an accepted request always ends."""
+    def submit(
+        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms = DEFAULT_TERMS
+    ) -> Stream:
+        """An accepted request always ends.
+
+        Raises BadRequest, NeverFits, QueueFull, TenantOverShare, Draining or EngineFailed.
+        """
+        try:
+            return self._accept(request_id, prompt_token_ids, sampling, terms)
+        except Refused as error:
+            self.counters.refusals[error.refusal] += 1
+            raise
+
+    def _accept(
+        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms
+    ) -> Stream:
         self._check_open()
         pool = self._engine.pool
         check_can_ever_fit(
@@ -141,11 +155,7 @@ class EngineLoop:
         )
         assert request_id not in self._streams, f"request id {request_id} is in use"
         self.counters.arrivals += 1
-        try:
-            self._door.enter(new_request(request_id, prompt_token_ids, sampling, self._clock()))
-        except QueueFull:
-            self.counters.rejects += 1
-            raise
+        self._door.enter(new_request(request_id, prompt_token_ids, sampling, self._clock(), terms))
         if not self._streams:
             self._progress_at = self._clock()
         stream = self._streams[request_id] = Stream(request_id, self._end_soon)

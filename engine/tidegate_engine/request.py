@@ -23,6 +23,32 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class ServiceClass(StrEnum):
+    """What was promised: a guaranteed request is never interrupted, a spot request uses memory that others leave.
+
+    A spot request may lose its KV blocks to guaranteed ones; it is computed again then, and its answer is the same.
+    """
+
+    GUARANTEED = "guaranteed"
+    SPOT = "spot"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Whose request this is and what it was promised. A lower priority goes first; "" is the one tenant without keys.
+
+    Requests share cached prefixes only under the same `cache_salt`.
+    """
+
+    tenant: str = ""
+    priority: int = 0
+    service_class: ServiceClass = ServiceClass.GUARANTEED
+    cache_salt: bytes = b""
+
+
+DEFAULT_TERMS = Terms()
+
+
 class TokenChunk(NamedTuple):
     """Tokens sampled since the last chunk. Only the last chunk has a finish reason; a stop token is its last token.
 
@@ -60,6 +86,7 @@ class Request:
     sampling: SamplingParams
     arrival_seconds: float
     num_kv_tokens_at_end: int
+    terms: Terms = DEFAULT_TERMS
     num_computed_tokens: int = 0
     block_table: tuple[int, ...] = ()
     finish_reason: FinishReason | None = field(default=None)
@@ -82,7 +109,11 @@ class Request:
 
 
 def new_request(
-    request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, arrival_seconds: float
+    request_id: str,
+    prompt_token_ids: Sequence[int],
+    sampling: SamplingParams,
+    arrival_seconds: float,
+    terms: Terms = DEFAULT_TERMS,
 ) -> Request:
     """A request nothing has been computed for."""
     num_prompt_tokens = len(prompt_token_ids)
@@ -93,6 +124,7 @@ def new_request(
         sampling,
         arrival_seconds,
         num_kv_tokens_at_end=num_prompt_tokens + sampling.max_tokens - 1,
+        terms=terms,
     )
 
 

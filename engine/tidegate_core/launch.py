@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch, BadQuantity
 from tidegate_core.quantity import format_quantity, parse_bytes
+from tidegate_core.storage import KvDtype
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Device",
     "EngineLaunch",
     "ExitCode",
+    "KvDtype",
     "RunnerKind",
     "TerminationMessage",
 ]
@@ -76,8 +78,16 @@ class EngineLaunch(BaseModel):
         ge=1,
         description="KV pool per device, such as 4Gi; absent: what is left of the container's or machine's memory",
     )
+    kv_dtype: KvDtype = Field(
+        default=KvDtype.AUTO,
+        description="KV cache: auto: as wide as the model; int8: half of 16 bits, on every device; fp8: e4m3, "
+        "on GPUs of compute capability 8.9 or newer",
+    )
     attention: AttentionKind = Field(default=AttentionKind.AUTO, description="attention implementation")
     max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
+    max_queue_tokens: int | None = Field(
+        default=None, ge=1, description="most prompt and answer tokens waiting; absent: no bound of their own"
+    )
     max_wait_seconds: float = Field(default=30.0, gt=0, description="longest predicted wait that is accepted")
     prompt_tokens: int = Field(default=900, ge=1, description="p90 prompt length, for slots and predictions")
     output_tokens: int = Field(default=300, ge=1, description="p90 output length, for slots and predictions")
@@ -87,6 +97,13 @@ class EngineLaunch(BaseModel):
     )
     chat_template: str | None = Field(
         default=None, description="file with a Jinja chat template, for models without one"
+    )
+    api_keys_file: str | None = Field(
+        default=None, description="file of hashed API keys, one a line, re-read on change; absent: no key is asked for"
+    )
+    trust_fairness_header: bool = Field(
+        default=False,
+        description="a proxy in front sets x-gateway-inference-fairness-id, which then names the tenant",
     )
     drain_seconds: float = Field(default=120.0, ge=0, description="grace for running requests after SIGTERM")
     drain_token_sha256: tuple[str, ...] = Field(
@@ -150,7 +167,11 @@ class EngineLaunch(BaseModel):
         """One option per field, none with a value of its own: absent ones are told from given ones."""
         parser.add_argument("model", help=cls.model_fields["model"].description)
         for name, field in cls.model_fields.items():
-            if name != "model":
+            if isinstance(field.default, bool):
+                parser.add_argument(
+                    _flag(name), dest=name, help=field.description, action="store_const", const=True, default=None
+                )
+            elif name != "model":
                 action = "append" if isinstance(field.default, tuple) else "store"
                 parser.add_argument(_flag(name), dest=name, help=field.description, action=action, metavar=_hint(field))
         return parser
@@ -198,7 +219,9 @@ def _fault(location: tuple[int | str, ...], message: str) -> str:
 
 
 def _spell(name: str, value: object) -> list[str]:
-    """Joined by '=', so that a value may begin with a dash."""
+    """Joined by '=', so that a value may begin with a dash. A switch is only ever spelled to turn it on."""
+    if isinstance(value, bool):
+        return [_flag(name)]
     if isinstance(value, tuple):
         return [f"{_flag(name)}={item}" for item in value]
     if name == "kv_memory":

@@ -14,7 +14,7 @@ from tidegate_engine.request import FinishReason, Request, SamplingParams
 from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
-from tidegate_engine.scheduling.isolation import RowResult, run_isolated
+from tidegate_engine.scheduling.isolation import run_isolated
 from tidegate_engine.scheduling.queue import RequestQueue
 from tidegate_engine.scheduling.scheduler import Scheduler, Step
 from tidegate_engine.scheduling.step_fit import StepTimeModel
@@ -26,8 +26,7 @@ class RequestOutput(NamedTuple):
     """What a step did for one request: a sampled token, an end, or both."""
 
     request_id: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason | None
+    chunk: TokenChunk
 
 
 class Engine:
@@ -76,9 +75,8 @@ class Engine:
         while self._to_end:
             request_id, reason = self._to_end.popleft()
             if self.scheduler.end(request_id, reason):
-                self.counters.completions += reason is FinishReason.STOP
-                self.counters.cancellations += reason is FinishReason.ABORT
-                outputs.append(RequestOutput(request_id, (), reason))
+                self.counters.finished[reason] += 1
+                outputs.append(RequestOutput(request_id, TokenChunk((), reason)))
         return outputs
 
     def _run(self, step: Step) -> list[RowResult]:
@@ -112,7 +110,7 @@ class Engine:
         if isinstance(result, Exception):
             log.error("request %s failed in a step: %r", request.request_id, result, exc_info=result)
             self.scheduler.end(request.request_id, FinishReason.ERROR)
-            self.counters.errors += 1
+            self.counters.finished[FinishReason.ERROR] += 1
             return RequestOutput(request.request_id, (), FinishReason.ERROR)
         self.scheduler.computed(request, len(row.token_ids), result)
         if result is None:
@@ -123,7 +121,7 @@ class Engine:
         reason = finish_reason(request, result, self._runner.eos_token_ids)
         if reason:
             self.scheduler.end(request.request_id, reason)
-            self.counters.completions += 1
+            self.counters.finished[reason] += 1
         return RequestOutput(request.request_id, (result,), reason)
 
 

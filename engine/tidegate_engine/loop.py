@@ -230,12 +230,12 @@ class EngineLoop:
             self._event_loop.call_soon_threadsafe(work)
 
     def _deliver(self, outputs: tuple[RequestOutput, ...]) -> None:
-        for request_id, token_ids, finish_reason in outputs:
-            stream = self._streams.pop(request_id, None) if finish_reason else self._streams.get(request_id)
+        for request_id, chunk in outputs:
+            stream = self._streams.pop(request_id, None) if chunk.finish_reason else self._streams.get(request_id)
             if stream:  # else stop() has ended it
-                stream.push(token_ids, finish_reason)
+                stream.push(chunk)
 
     def _end_all(self, reason: FinishReason) -> None:
         streams, self._streams = self._streams, {}
         for stream in streams.values():
-            stream.push((), reason)
+            stream.push(TokenChunk((), reason))

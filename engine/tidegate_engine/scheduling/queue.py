@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidegate_engine.counters import Refusal
 from tidegate_engine.errors import QueueFull
 from tidegate_engine.request import Request
 
@@ -63,6 +64,7 @@ def check_may_wait(limits: QueueLimits, waits_seconds: Sequence[float], wait_sec
         raise QueueFull(
             f"{num_waiting} requests are waiting, the limit is {limits.max_requests}: retry in {retry_after:.1f} s",
             retry_after_seconds=retry_after,
+            refusal=Refusal.QUEUE_REQUESTS,
         )
     if wait_seconds > limits.max_wait_seconds:
         retry_after = wait_seconds - limits.max_wait_seconds
@@ -70,4 +72,5 @@ def check_may_wait(limits: QueueLimits, waits_seconds: Sequence[float], wait_sec
             f"the predicted wait is {wait_seconds:.1f} s, the limit is {limits.max_wait_seconds:g} s: "
             f"retry in {retry_after:.1f} s",
             retry_after_seconds=retry_after,
+            refusal=Refusal.QUEUE_WAIT,
         )

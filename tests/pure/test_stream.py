@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tidegate_engine.request import FinishReason
 from tidegate_engine.server.answers import Usage
 from tidegate_engine.server.rendering import AnswerHead, ChatRenderer, CompletionRenderer, WholeText
-from tidegate_engine.server.schemas import StreamOptions
+from tidegate_engine.server.schemas.generation import StreamOptions
 from tidegate_engine.server.stream import ChoiceText, Delta, find_stop, held_length
 
 END = 256  # the token that stops

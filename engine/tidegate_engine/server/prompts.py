@@ -12,7 +12,8 @@ from typing import TypeVar
 from tidegate_engine.errors import BadRequest
 from tidegate_engine.server.errors import bad_request
 from tidegate_engine.server.front import Front, prompt_too_long
-from tidegate_engine.server.schemas import ChatMessage, Prompt
+from tidegate_engine.server.schemas.completion import Prompt
+from tidegate_engine.server.schemas.messages import ChatMessage
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from tidegate_engine.server.answers import (
     TextChoice,
     Usage,
 )
-from tidegate_engine.server.schemas import StreamOptions
+from tidegate_engine.server.schemas.generation import StreamOptions
 from tidegate_engine.server.stream import Delta
 
 DONE_EVENT = b"data: [DONE]\n\n"

@@ -20,14 +20,10 @@ from tidegate_engine.server.front import Front
 from tidegate_engine.server.generation import Generation, PromptPlan
 from tidegate_engine.server.prompts import check_token_ids, decode_tokens, encode_chat, encode_prompt
 from tidegate_engine.server.rendering import AnswerHead, ChatRenderer, CompletionRenderer, Renderer
-from tidegate_engine.server.schemas import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    GenerationRequest,
-    StreamOptions,
-    TokenizeRequest,
-)
+from tidegate_engine.server.schemas.chat import ChatRequest
+from tidegate_engine.server.schemas.completion import CompletionRequest
+from tidegate_engine.server.schemas.generation import GenerationRequest, StreamOptions
+from tidegate_engine.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from tidegate_engine.server.sse import EventStream
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from tidegate_engine.server.errors import ApiError, internal_error
 from tidegate_engine.server.generation import Generation
 from tidegate_engine.server.rendering import DONE_EVENT, PING_EVENT, Renderer, error_event
-from tidegate_engine.server.schemas import StreamOptions
+from tidegate_engine.server.schemas.generation import StreamOptions
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.loop import EngineLoop, LoopSettings
-from tidegate_engine.runner import StepBatch
+from tidegate_engine.runner import RowOutput, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.front import Front, ServedModel, TextCodec
@@ -43,7 +43,7 @@ class Gate:
         self._open = threading.Event()
         self._open.set()
 
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         self.batch = batch
         if self._steps_left == 0:
             self._open.clear()

@@ -26,7 +26,7 @@ def answers(
     outputs: list[list[int]] = [[] for _ in prompts]
     while engine.has_work:
         for output in engine.step():
-            outputs[int(output.request_id)] += output.token_ids
+            outputs[int(output.request_id)] += output.chunk.token_ids
     return outputs
 
 

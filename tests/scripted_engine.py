@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
 from tidegate_engine.request import FinishReason, Request, SamplingParams, new_request
-from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -39,7 +39,7 @@ class ScriptedRunner:
     clock: VirtualClock = field(default_factory=VirtualClock)
     batches: list[tuple[ScheduledRow, ...]] = field(default_factory=list)
 
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         self.batches.append(batch.rows)
         num_tokens = sum(len(row.token_ids) for row in batch.rows)
         self.clock.sleep(self.step_time.predict(num_tokens, sum(row.start for row in batch.rows)))
@@ -48,13 +48,13 @@ class ScriptedRunner:
             raise error
         return tuple(self._sample(row) for row in batch.rows)
 
-    def _sample(self, row: ScheduledRow) -> int | None:
+    def _sample(self, row: ScheduledRow) -> RowOutput | None:
         assert len(row.block_table) * self.block_size >= row.start + len(row.token_ids), "the table covers the row"
         if row.sampling is None:
             return None
         if row.request_id in self.script:
-            return self.script[row.request_id][row.num_outputs]
-        return 1 + (7919 * row.token_ids[-1] + row.start + len(row.token_ids)) % 1000
+            return RowOutput(self.script[row.request_id][row.num_outputs])
+        return RowOutput(1 + (7919 * row.token_ids[-1] + row.start + len(row.token_ids)) % 1000)
 
 
 def engine_of(
@@ -85,6 +85,6 @@ def run_until_idle(engine: Engine, *, max_steps: int = 10_000) -> dict[str, tupl
 
 
 def collect(answers: dict[str, tuple[list[int], FinishReason | None]], outputs: tuple[RequestOutput, ...]) -> None:
-    for request_id, token_ids, finish_reason in outputs:
+    for request_id, chunk in outputs:
         tokens, _ = answers.get(request_id, ([], None))
-        answers[request_id] = (tokens + list(token_ids), finish_reason)
+        answers[request_id] = (tokens + list(chunk.token_ids), chunk.finish_reason)

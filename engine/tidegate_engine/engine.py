@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate_engine.counters import Counters
-from tidegate_engine.errors import EngineFailed
-from tidegate_engine.request import FinishReason, Request, SamplingParams
-from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
+from tidegate_engine.errors import EngineFailed, GrammarFailed
+from tidegate_engine.outputs import ending_of, take_prompt_logprobs, token_chunk
+from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
+from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.scheduling.isolation import run_isolated
@@ -36,7 +37,7 @@ class Engine:
         self, runner: Runner, *, slots: int, limits: BudgetLimits, clock: Callable[[], float], counters: Counters
     ) -> None:
         self.queue = RequestQueue()
-        self.pool = BlockPool(runner.num_blocks, runner.block_size)
+        self.pool = BlockPool(runner.num_blocks, runner.block_size, runner.kv_windows)
         slots = min(slots, limits.max_step_tokens - MIN_CHUNK_TOKENS)  # a step has room for all of them and a chunk
         self.scheduler = Scheduler(self.pool, self.queue, slots=slots)
         self.step_times = StepTimeModel(guess_seconds=limits.itl_seconds)
@@ -87,12 +88,12 @@ class Engine:
         if not num_failed:
             self.step_times.observe(step.num_tokens, step.num_context_tokens, self._clock() - started)
         elif num_failed == len(results):
-            self._check_runner(step.rows[0].block_table[:1])
+            self._check_runner(tuple(table[-1:] for table in step.rows[0].block_tables))
         return results
 
-    def _check_runner(self, spare_block: tuple[int, ...]) -> None:
-        """All rows failed: they are all guilty, or nothing works any more. One token in a block of theirs tells."""
-        probe = ScheduledRow("probe", (0,), 0, spare_block, SamplingParams(max_tokens=1, temperature=0.0), 0)
+    def _check_runner(self, spare_blocks: tuple[tuple[int, ...], ...]) -> None:
+        """All rows failed: they are all guilty, or nothing works any more. One token in blocks of theirs tells."""
+        probe = ScheduledRow("probe", (0,), 0, spare_blocks, SamplingParams(max_tokens=1, temperature=0.0), 0)
         try:
             self._runner.run(StepBatch((probe,)))
         except Exception as error:
@@ -108,26 +109,29 @@ class Engine:
 
     def _finish_row(self, request: Request, row: ScheduledRow, result: RowResult) -> RequestOutput | None:
         if isinstance(result, Exception):
-            log.error("request %s failed in a step: %r", request.request_id, result, exc_info=result)
-            self.scheduler.end(request.request_id, FinishReason.ERROR)
-            self.counters.finished[FinishReason.ERROR] += 1
-            return RequestOutput(request.request_id, (), FinishReason.ERROR)
-        self.scheduler.computed(request, len(row.token_ids), result)
+            return self._fail(request, result)
+        token_id = None if result is None else result.token_id
+        self.scheduler.computed(request, len(row.token_ids), token_id)
         if result is None:
+            return None
+        if row.extras:
+            take_prompt_logprobs(request, row, result)
+        if token_id is None:
             return None
         if row.num_outputs == 0:
             self.counters.prompt_tokens += request.num_prompt_tokens
         self.counters.generation_tokens += 1
-        reason = finish_reason(request, result, self._runner.eos_token_ids)
-        if reason:
-            self.scheduler.end(request.request_id, reason)
-            self.counters.finished[reason] += 1
-        return RequestOutput(request.request_id, (result,), reason)
+        try:
+            ending = ending_of(request, token_id, self._runner.eos_token_ids)
+        except GrammarFailed as error:
+            return self._fail(request, error)
+        if ending.reason:
+            self.scheduler.end(request.request_id, ending.reason)
+            self.counters.finished[ending.reason] += 1
+        return RequestOutput(request.request_id, token_chunk(request, result, ending))
 
-
-def finish_reason(request: Request, token: int, eos_token_ids: frozenset[int]) -> FinishReason | None:
-    """Whether the token just sampled ends the request. A stop token at the last place is a stop."""
-    sampling = request.sampling
-    if token in sampling.stop_token_ids or (token in eos_token_ids and not sampling.ignore_eos):
-        return FinishReason.STOP
-    return FinishReason.LENGTH if request.num_outputs >= sampling.max_tokens else None
+    def _fail(self, request: Request, error: Exception) -> RequestOutput:
+        log.error("request %s failed in a step: %r", request.request_id, error, exc_info=error)
+        self.scheduler.end(request.request_id, FinishReason.ERROR)
+        self.counters.finished[FinishReason.ERROR] += 1
+        return RequestOutput(request.request_id, TokenChunk((), FinishReason.ERROR))

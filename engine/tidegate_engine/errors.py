@@ -2,6 +2,8 @@
 
 EngineError
 ├── BadRequest   the request makes no sense (an empty prompt): the client corrects it (400)
+├── BadGrammar   a schema, regex or grammar that cannot be compiled: the client corrects it (400)
+├── GrammarFailed following a grammar became too costly in a step: this request ends, no other
 ├── Refused      not accepted at the door, and counted by its `refusal`
 │   ├── NeverFits        it could not run even alone: the client shortens it (400)
 │   ├── QueueFull        too much load: the client comes back after retry_after_seconds (503)
@@ -26,6 +28,14 @@ class Refused(EngineError):
     """A request that was not accepted; `refusal` says why, as the metrics name it."""
 
     refusal: Refusal
+
+
+class BadGrammar(EngineError):
+    """A schema, regular expression or grammar that cannot be compiled within the limits."""
+
+
+class GrammarFailed(EngineError):
+    """A compiled grammar that cannot be followed any further."""
 
 
 class NeverFits(Refused):

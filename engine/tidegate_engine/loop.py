@@ -27,7 +27,8 @@ from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
 from tidegate_engine.errors import Draining, EngineFailed, Refused
-from tidegate_engine.request import DEFAULT_TERMS, FinishReason, SamplingParams, Terms, new_request
+from tidegate_engine.grammar.base import TokenConstraint
+from tidegate_engine.request import DEFAULT_TERMS, FinishReason, SamplingParams, Terms, TokenChunk, new_request
 from tidegate_engine.runner import Runner
 from tidegate_engine.scheduling.admission import check_can_ever_fit
 from tidegate_engine.scheduling.budget import BudgetLimits
@@ -130,20 +131,30 @@ class EngineLoop:
         return not self._thread.is_alive()
 
     def submit(
-        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms = DEFAULT_TERMS
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        terms: Terms = DEFAULT_TERMS,
+        constraint: TokenConstraint | None = None,
     ) -> Stream:
-        """An accepted request always ends.
+        """An accepted request always ends. A constraint serves one request and is the engine's from now on.
 
         Raises BadRequest, NeverFits, QueueFull, TenantOverShare, Draining or EngineFailed.
         """
         try:
-            return self._accept(request_id, prompt_token_ids, sampling, terms)
+            return self._accept(request_id, prompt_token_ids, sampling, terms, constraint)
         except Refused as error:
             self.counters.refusals[error.refusal] += 1
             raise
 
     def _accept(
-        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        terms: Terms,
+        constraint: TokenConstraint | None,
     ) -> Stream:
         self._check_open()
         pool = self._engine.pool
@@ -155,7 +166,9 @@ class EngineLoop:
         )
         assert request_id not in self._streams, f"request id {request_id} is in use"
         self.counters.arrivals += 1
-        self._door.enter(new_request(request_id, prompt_token_ids, sampling, self._clock(), terms))
+        self._door.enter(
+            new_request(request_id, prompt_token_ids, sampling, self._clock(), terms, constraint=constraint)
+        )
         if not self._streams:
             self._progress_at = self._clock()
         stream = self._streams[request_id] = Stream(request_id, self._end_soon)

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from tidegate_engine.grammar.base import TokenConstraint
+from tidegate_engine.history import TokenHistory
+
 
 class FinishReason(StrEnum):
     """Why a request ended; STOP and LENGTH are OpenAI's words."""
@@ -49,20 +52,51 @@ class Terms:
 DEFAULT_TERMS = Terms()
 
 
-class TokenChunk(NamedTuple):
-    """Tokens sampled since the last chunk. Only the last chunk has a finish reason; a stop token is its last token.
+class TokenLogprobs(NamedTuple):
+    """Natural logarithms of the model's own probabilities, before temperature, penalties and masks; best first."""
 
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenChunk(NamedTuple):
+    """Tokens sampled since the last chunk. Only the last chunk has a finish reason.
+
+    The last token of a STOP is a stop token and no text, unless `is_all_text`: then a grammar was complete.
     FinishReason.ABORT follows a cancel or the engine's stop, ERROR a step that failed for this request; both may carry
     no tokens.
     """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] = ()  # one a token where asked for
+    prompt_logprobs: tuple[TokenLogprobs | None, ...] = ()  # with the first token; None for the first of the prompt
+    num_cached_tokens: int = 0  # with the first token: prompt tokens that the prefix cache had
+    is_all_text: bool = False
+
+
+def merged(chunks: Sequence[TokenChunk]) -> TokenChunk:
+    """One chunk of at least one, for a reader that was slow."""
+    if len(chunks) == 1:
+        return chunks[0]
+    return TokenChunk(
+        tuple(token_id for chunk in chunks for token_id in chunk.token_ids),
+        chunks[-1].finish_reason,
+        tuple(logprobs for chunk in chunks for logprobs in chunk.logprobs),
+        tuple(logprobs for chunk in chunks for logprobs in chunk.prompt_logprobs),
+        sum(chunk.num_cached_tokens for chunk in chunks),
+        chunks[-1].is_all_text,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How tokens are drawn and when generation ends. `top_k` 0 is off; temperature 0 is greedy."""
+    """How tokens are drawn and when generation ends. `top_k` 0 is off; temperature 0 is greedy.
+
+    Presence and frequency penalties look at the answer, the repetition penalty at prompt and answer, as in vLLM.
+    Before `min_tokens` no end token is drawn. `num_logprobs` 0 asks for the sampled token's alone, n for n others too.
+    """
 
     max_tokens: int
     temperature: float = 1.0
@@ -71,6 +105,18 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    min_tokens: int = 0
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+
+    @property
+    def has_penalties(self) -> bool:
+        return self.presence_penalty != 0 or self.frequency_penalty != 0 or self.repetition_penalty != 1
 
 
 @dataclass(slots=True, eq=False)
@@ -88,8 +134,12 @@ class Request:
     num_kv_tokens_at_end: int
     terms: Terms = DEFAULT_TERMS
     num_computed_tokens: int = 0
-    block_table: tuple[int, ...] = ()
+    block_tables: tuple[tuple[int, ...], ...] = ()  # one a KV group; nothing is held where there is none
     finish_reason: FinishReason | None = field(default=None)
+    history: TokenHistory | None = None  # where penalties need it
+    constraint: TokenConstraint | None = None
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # of the first positions, where asked for
+    num_cached_tokens: int = 0  # prompt tokens that the prefix cache had at the first admission
 
     @property
     def num_tokens(self) -> int:
@@ -114,17 +164,22 @@ def new_request(
     sampling: SamplingParams,
     arrival_seconds: float,
     terms: Terms = DEFAULT_TERMS,
+    *,
+    constraint: TokenConstraint | None = None,
 ) -> Request:
     """A request nothing has been computed for."""
     num_prompt_tokens = len(prompt_token_ids)
+    token_ids = list(prompt_token_ids)
     return Request(
         request_id,
-        list(prompt_token_ids),
+        token_ids,
         num_prompt_tokens,
         sampling,
         arrival_seconds,
         num_kv_tokens_at_end=num_prompt_tokens + sampling.max_tokens - 1,
         terms=terms,
+        history=TokenHistory(token_ids, num_prompt_tokens) if sampling.has_penalties else None,
+        constraint=constraint,
     )
 
 

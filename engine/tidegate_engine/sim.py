@@ -5,13 +5,15 @@ It says that it is a simulation wherever it shows. Time passes through the injec
 """
 
 import logging
+import math
 import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate_engine.counters import Counters
-from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.request import TokenLogprobs
+from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 
 log = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ class SimSettings:
 
     num_blocks: int
     block_size: int = 16
+    kv_windows: tuple[int | None, ...] = (None,)
     vocab_size: int = 256
     eos_token_id: int = 0
     answer_tokens: int | None = None
@@ -42,6 +45,7 @@ class SimRunner:
     ) -> None:
         self.num_blocks = settings.num_blocks
         self.block_size = settings.block_size
+        self.kv_windows = settings.kv_windows
         self.vocab_size = settings.vocab_size
         self.eos_token_ids = frozenset({settings.eos_token_id})
         self._settings = settings
@@ -50,13 +54,13 @@ class SimRunner:
         self._preemptions_due = 0.0
         log.warning("this engine is a simulation: it holds no model and its answers mean nothing")
 
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         num_tokens = sum(len(row.token_ids) for row in batch.rows)
         seconds = self._settings.step_time.predict(num_tokens, sum(row.start for row in batch.rows))
         if seconds > 0:
             self._sleep(seconds)
         self._inject_preemptions(seconds)
-        return tuple(self._sample(row) for row in batch.rows)
+        return tuple(self._output(row) for row in batch.rows)
 
     def _inject_preemptions(self, seconds: float) -> None:
         """Counted only, at an even pace while steps run: no request is disturbed."""
@@ -65,9 +69,23 @@ class SimRunner:
         self._preemptions_due -= whole
         self._counters.preemptions += whole
 
-    def _sample(self, row: ScheduledRow) -> int | None:
+    def _output(self, row: ScheduledRow) -> RowOutput | None:
+        prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+        if row.extras and row.extras.prompt_targets:
+            num_top = row.extras.num_prompt_logprobs
+            prompt_logprobs = tuple(self._logprobs(token_id, num_top) for token_id in row.extras.prompt_targets)
         if row.sampling is None:
-            return None
+            return RowOutput(None, None, prompt_logprobs) if prompt_logprobs else None
+        token_id = self._sample(row)
+        num_top = row.sampling.num_logprobs
+        return RowOutput(token_id, None if num_top is None else self._logprobs(token_id, num_top), prompt_logprobs)
+
+    def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
+        """The token itself has half of the probability, the next id half of the rest, and so on."""
+        top = tuple(((token_id + rank) % self.vocab_size, -(rank + 1) * math.log(2)) for rank in range(num_top))
+        return TokenLogprobs(token_id, -math.log(2), top)
+
+    def _sample(self, row: ScheduledRow) -> int:
         if self._settings.answer_tokens is not None and row.num_outputs + 1 >= self._settings.answer_tokens:
             return self._settings.eos_token_id
         position = row.start + len(row.token_ids)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Self
 
-from tidegate_engine.request import FinishReason, TokenChunk
+from tidegate_engine.request import FinishReason, TokenChunk, merged
 
 
 class Stream:
@@ -17,7 +17,7 @@ class Stream:
     def __init__(self, request_id: str, end_soon: Callable[[str, FinishReason], None]) -> None:
         self.request_id = request_id
         self._end_soon = end_soon
-        self._token_ids: list[int] = []
+        self._unread: list[TokenChunk] = []
         self._finish_reason: FinishReason | None = None
         self._is_drained = False
         self._ready = asyncio.Event()
@@ -32,10 +32,10 @@ class Stream:
         if self._finish_reason is None:
             self._end_soon(self.request_id, FinishReason.STOP)
 
-    def push(self, token_ids: tuple[int, ...], finish_reason: FinishReason | None) -> None:
+    def push(self, chunk: TokenChunk) -> None:
         """Called by the engine's loop, never by readers."""
-        self._token_ids.extend(token_ids)
-        self._finish_reason = finish_reason
+        self._unread.append(chunk)
+        self._finish_reason = chunk.finish_reason
         self._ready.set()
 
     def __aiter__(self) -> Self:
@@ -46,7 +46,7 @@ class Stream:
             raise StopAsyncIteration
         await self._ready.wait()
         self._ready.clear()
-        chunk = TokenChunk(tuple(self._token_ids), self._finish_reason)
-        self._token_ids.clear()
+        chunk = merged(self._unread)
+        self._unread.clear()
         self._is_drained = chunk.finish_reason is not None
         return chunk

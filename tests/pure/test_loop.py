@@ -19,7 +19,7 @@ from tidegate_engine.counters import Counters
 from tidegate_engine.errors import BadRequest, Draining, EngineFailed, NeverFits, QueueFull
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.request import FinishReason, Request, SamplingParams
-from tidegate_engine.runner import Runner, StepBatch
+from tidegate_engine.runner import RowOutput, Runner, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
 from tidegate_engine.stream import Stream
@@ -61,14 +61,14 @@ class GatedRunner(SimRunner):
         self.gate = threading.Event()
         self.num_steps = 0
 
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         assert self.gate.wait(30)
         self.num_steps += 1
         return super().run(batch)
 
 
 class BrokenRunner(GatedRunner):
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         super().run(batch)
         raise RuntimeError("device lost")
 

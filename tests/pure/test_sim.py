@@ -30,12 +30,12 @@ def test_tokens_do_not_depend_on_the_batch_and_are_none_in_the_middle_of_a_promp
     a, b = row("a", (5,), 20, num_outputs=3), row("b", (1, 2, 3), 10, samples=False)
     together = runner.run(StepBatch((a, b)))
     assert together == (*runner.run(StepBatch((a,))), None)
-    assert together[0] in range(1, runner.vocab_size)
+    assert together[0].token_id in range(1, runner.vocab_size)
 
 
 def test_no_token_but_the_one_after_the_answer_is_the_end():
     runner, _, _ = sim(answer_tokens=4, vocab_size=3, eos_token_id=2)
-    tokens = [runner.run(StepBatch((row("a", (i,), i, num_outputs=i),)))[0] for i in range(4)]
+    tokens = [runner.run(StepBatch((row("a", (i,), i, num_outputs=i),)))[0].token_id for i in range(4)]
     assert [token == 2 for token in tokens] == [False, False, False, True]
 
 

@@ -19,11 +19,12 @@ from tidegate_core.memory import LOGITS_ROWS
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan
 from tidegate_engine.attention.base import Attention, choose_attention
 from tidegate_engine.compute.kv_cache import KvCache, PagedStep
+from tidegate_engine.compute.kv_dtype import check_kv_dtype
 from tidegate_engine.compute.sampler import Draw, sample
 from tidegate_engine.compute.step_tensors import step_tensors
 from tidegate_engine.compute.torch_loading import LoadedModel, load, plan_pool
 from tidegate_engine.request import SamplingParams
-from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.runner import RowOutput, RowResult, ScheduledRow, StepBatch
 
 WARM_UP_TOKENS = 2 * BLOCK_SIZE
 
@@ -41,10 +42,12 @@ class TorchRunner:
         self.cache = cache
         self.num_blocks = cache.num_blocks
         self.block_size = cache.block_size
+        self.kv_windows = loaded.kv_groups.windows
         self.vocab_size = loaded.shape.vocab_size
         self.eos_token_ids = loaded.eos_token_ids
         self.weight_bytes = loaded.weight_bytes
         self._model = loaded.model
+        self._places = loaded.kv_groups.places(loaded.layer_windows)
         self._device = loaded.device
         self._logits_rows = LOGITS_ROWS[Device(loaded.device.type)]
         self._attention = attention
@@ -60,6 +63,8 @@ class TorchRunner:
         kind = choose_attention(launch.attention, launch.device)
         if launch.device is Device.CUDA and not torch.cuda.is_available():
             raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
+        capability = torch.cuda.get_device_capability() if launch.device is Device.CUDA else None
+        check_kv_dtype(launch.kv_dtype, launch.device, capability)
         loaded = load(launch, path, memory_bytes)
         plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
@@ -68,7 +73,7 @@ class TorchRunner:
         runner.warm_up()
         return runner
 
-    def run(self, batch: StepBatch) -> tuple[int | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowResult, ...]:
         """See Runner.run."""
         with torch.inference_mode():
             hidden = self._hidden(batch)
@@ -78,20 +83,21 @@ class TorchRunner:
                 chunk = sampled[start : start + self._logits_rows]
                 logits = self._model.logits(hidden[_last_tokens(batch, chunk)])
                 tokens += sample(logits, [self._draw(batch.rows[index]) for index in chunk])
-        by_row = dict(zip(sampled, tokens, strict=True))
+        by_row = dict(zip(sampled, map(RowOutput, tokens), strict=True))
         return tuple(by_row.get(index) for index in range(len(batch.rows)))
 
     def warm_up(self) -> None:
         """A prefill and a decode: first calls allocate workspaces, on CUDA they also compile and load kernels."""
         num_tokens = min(WARM_UP_TOKENS, self.num_blocks * self.block_size - 1)
-        table = tuple(range(-(-(num_tokens + 1) // self.block_size)))
+        num_blocks = -(-(num_tokens + 1) // self.block_size)
+        tables = (tuple(range(num_blocks)),) * len(self.kv_windows)  # their mixed-up contents nobody reads
         greedy = SamplingParams(max_tokens=2, temperature=0.0)
-        self.run(StepBatch((ScheduledRow("warm-up", (0,) * num_tokens, 0, table, greedy, 0),)))
-        self.run(StepBatch((ScheduledRow("warm-up", (0,), num_tokens, table, greedy, 1),)))
+        self.run(StepBatch((ScheduledRow("warm-up", (0,) * num_tokens, 0, tables, greedy, 0),)))
+        self.run(StepBatch((ScheduledRow("warm-up", (0,), num_tokens, tables, greedy, 1),)))
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
         tensors = step_tensors(batch.rows, self.block_size, self._device)
-        step = PagedStep(self.cache, tensors.attention, self._attention)
+        step = PagedStep(self.cache, self._places, tensors.attention, self._attention)
         return self._model.hidden(tensors.token_ids, tensors.positions, step)
 
     def _draw(self, row: ScheduledRow) -> Draw:

@@ -6,13 +6,11 @@ number of extra runs is bounded: when it is used up the fault is hardly one requ
 
 from collections.abc import Sequence
 
-from tidegate_engine.runner import Runner, ScheduledRow, StepBatch
-
-RowResult = int | None | Exception
+from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
 
 
 def run_isolated(runner: Runner, rows: tuple[ScheduledRow, ...]) -> list[RowResult]:
-    """A token, None or the exception it failed with for each row, in order."""
+    """An output, None or the exception it failed with for each row, in order."""
     runs_left = 4 * len(rows).bit_length() + 4  # two guilty rows are found in any batch
 
     def attempt(part: Sequence[ScheduledRow]) -> list[RowResult]:
@@ -29,10 +27,17 @@ def run_isolated(runner: Runner, rows: tuple[ScheduledRow, ...]) -> list[RowResu
     return attempt(rows)
 
 
-def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[int | None, ...]:
-    tokens = runner.run(StepBatch(tuple(rows)))
-    if len(tokens) != len(rows):
-        raise ValueError(f"the runner returned {len(tokens)} tokens for {len(rows)} rows")
-    if [token is None for token in tokens] != [row.sampling is None for row in rows]:
+def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[RowResult, ...]:
+    results = runner.run(StepBatch(tuple(rows)))
+    if len(results) != len(rows):
+        raise ValueError(f"the runner returned {len(results)} results for {len(rows)} rows")
+    if not all(_has_what_was_asked(result, row) for result, row in zip(results, rows, strict=True)):
         raise ValueError("the runner sampled in the middle of a prompt, or did not sample where it should")
-    return tokens
+    return results
+
+
+def _has_what_was_asked(result: RowResult, row: ScheduledRow) -> bool:
+    if isinstance(result, Exception):
+        return True
+    token_id = None if result is None else result.token_id
+    return (token_id is None) == (row.sampling is None)

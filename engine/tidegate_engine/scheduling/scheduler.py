@@ -9,7 +9,7 @@ Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any si
 from typing import NamedTuple
 
 from tidegate_engine.request import FinishReason, Request
-from tidegate_engine.runner import ScheduledRow
+from tidegate_engine.runner import ScheduledRow, row_extras
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
 from tidegate_engine.scheduling.blocks import BlockPool, blocks_for
 from tidegate_engine.scheduling.queue import RequestQueue
@@ -152,28 +152,30 @@ class Scheduler:
 
     def _decode_row(self, request: Request) -> ScheduledRow:
         start = len(request.token_ids) - 1
-        if start >= len(request.block_table) * self.pool.block_size:
+        if start % self.pool.block_size == 0:
             self.pool.grow(request, start + 1)
         return ScheduledRow(
             request.request_id,
             (request.token_ids[-1],),
             start,
-            request.block_table,
+            request.block_tables,
             request.sampling,
             start + 1 - request.num_prompt_tokens,
+            row_extras(request, start, start + 1),
         )
 
     def _prefill_row(self, request: Request, num_tokens: int) -> ScheduledRow:
         start = request.num_computed_tokens
         end = start + num_tokens
-        self.pool.grow(request, end)
+        self.pool.grow(request, end, start)
         return ScheduledRow(
             request.request_id,
             tuple(request.token_ids[start:end]),
             start,
-            request.block_table,
+            request.block_tables,
             request.sampling if end == request.num_tokens else None,
             request.num_outputs,
+            row_extras(request, start, end),
         )
 
     def _end_blocks(self, request: Request) -> int:

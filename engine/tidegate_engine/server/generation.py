@@ -67,7 +67,7 @@ class Generation:
         choice.pace.saw(len(chunk.token_ids))
         if chunk.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             raise _broken(chunk.finish_reason)
-        delta = choice.text.feed(chunk.token_ids, chunk.finish_reason)
+        delta = choice.text.feed(chunk.token_ids, chunk.finish_reason, is_all_text=chunk.is_all_text)
         if delta.finish_reason is not None:
             choice.stream.complete()  # a stop string ends the text before the engine knows
         return delta

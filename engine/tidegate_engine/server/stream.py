@@ -38,22 +38,25 @@ class ChoiceText:
         self._stops = stop_strings
         self._held = ""
 
-    def feed(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Delta:
-        """The token that stopped the engine (EOS, a stop token) counts as generated but is not text."""
+    def feed(self, token_ids: Sequence[int], finish_reason: FinishReason | None, *, is_all_text: bool = False) -> Delta:
+        """The token that stopped the engine (EOS, a stop token) counts as generated but is not text.
+
+        `is_all_text`: there is none, a grammar was complete.
+        """
         assert self.finish_reason is None, "a finished choice takes no more tokens"
         # Token by token where a stop string may end the text, so that tokens after it are not counted.
         groups = [(token_id,) for token_id in token_ids] if self._stops and token_ids else [token_ids]
         text = ""
         for number, group in enumerate(groups, 1):
-            delta = self._feed(group, finish_reason if number == len(groups) else None)
+            delta = self._feed(group, finish_reason if number == len(groups) else None, is_all_text=is_all_text)
             text += delta.text
             if delta.finish_reason is not None:
                 break
         return Delta(text, delta.finish_reason)
 
-    def _feed(self, token_ids: Sequence[int], finish_reason: FinishReason | None) -> Delta:
+    def _feed(self, token_ids: Sequence[int], finish_reason: FinishReason | None, *, is_all_text: bool) -> Delta:
         self.num_tokens += len(token_ids)
-        visible = token_ids[:-1] if finish_reason is FinishReason.STOP else token_ids
+        visible = token_ids[:-1] if finish_reason is FinishReason.STOP and not is_all_text else token_ids
         text = self._held + self._decoder.feed(visible)
         if finish_reason is not None:
             text += self._decoder.flush()

@@ -1,0 +1,1 @@
+"""Structured output: constraints on which token may come next."""

@@ -9,13 +9,26 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from typing import NamedTuple
+
+
+class Command(NamedTuple):
+    """Where a command lives, what it does, and the extra that has what it imports."""
+
+    module: str
+    help: str
+    extra: str
+
 
 COMMANDS = {
-    "plan": "what a model takes and serves on a device, without a cluster",
-    "serve": "run the engine (what a pool's pods do)",
-    "inspect": "read a model's shape from its files (what a pool's inspection Job does)",
-    "crd": "print the CustomResourceDefinition",
-    "operator": "run the operator",
+    "plan": Command("tidegate_cli.plan", "what a model takes and serves on a device, without a cluster", "engine"),
+    "serve": Command("tidegate_cli.serve", "run the engine (what a pool's pods do)", "engine"),
+    "bench": Command("tidegate_cli.bench.command", "put load on an OpenAI-compatible server and measure it", "bench"),
+    "inspect": Command(
+        "tidegate_cli.inspect", "read a model's shape from its files (what a pool's inspection Job does)", "engine"
+    ),
+    "crd": Command("tidegate_cli.crd", "print the CustomResourceDefinition", "operator"),
+    "operator": Command("tidegate_cli.operator", "run the operator", "operator"),
 }
 _SERVERS = {"serve", "operator"}  # a pipe that breaks there is not the terminal's
 _READER_LEFT = 128 + 13  # what a shell says of a process that SIGPIPE ended
@@ -28,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_parser().format_help(), end="", file=sys.stderr)
         return 2
     name = _parser().parse_args(arguments[:1]).command
-    parser = argparse.ArgumentParser(prog=f"tidegate {name}", description=COMMANDS[name], allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"tidegate {name}", description=COMMANDS[name].help, allow_abbrev=False)
     try:
-        command = importlib.import_module(f"tidegate_cli.{name}")
+        command = importlib.import_module(COMMANDS[name].module)
         command.add_arguments(parser)
         code: int = command.run(parser.parse_args(arguments[1:]))
         sys.stdout.flush()
@@ -50,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tidegate",
         description="Sized and autoscaled LLM inference pools for Kubernetes.",
-        epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {text}" for name, text in COMMANDS.items()),
+        epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
@@ -64,10 +77,9 @@ def _end_quietly() -> int:
     return _READER_LEFT
 
 
-def _missing_extra(command: str, module: str) -> int:
-    extra = "operator" if command in {"crd", "operator"} else "engine"
+def _missing_extra(name: str, module: str) -> int:
     print(
-        f"tidegate {command}: Python module '{module}' is not installed; pip install 'tidegate[{extra}]'",
+        f"tidegate {name}: Python module '{module}' is not installed; pip install 'tidegate[{COMMANDS[name].extra}]'",
         file=sys.stderr,
     )
     return 1

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.history import TokenHistory
+from tidegate_engine.scheduling.fairness import TenantAccount
 
 
 class FinishReason(StrEnum):
@@ -94,6 +95,7 @@ def merged(chunks: Sequence[TokenChunk]) -> TokenChunk:
 class SamplingParams:
     """How tokens are drawn and when generation ends. `top_k` 0 is off; temperature 0 is greedy.
 
+    `stop_token_ids` are all tokens that end it, the model's own among them unless the client wants them ignored.
     Presence and frequency penalties look at the answer, the repetition penalty at prompt and answer, as in vLLM.
     Before `min_tokens` no end token is drawn. `num_logprobs` 0 asks for the sampled token's alone, n for n others too.
     """
@@ -104,7 +106,6 @@ class SamplingParams:
     top_k: int = 0
     seed: int | None = None
     stop_token_ids: frozenset[int] = frozenset()
-    ignore_eos: bool = False
     min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
@@ -139,15 +140,33 @@ class Request:
     history: TokenHistory | None = None  # where penalties need it
     constraint: TokenConstraint | None = None
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)  # of the first positions, where asked for
+    account: TenantAccount | None = None  # what is computed for it counts for its tenant
+    num_preemptions: int = 0
+    num_lost_tokens: int = 0  # computed before a preemption took their keys and values
+    start_number: int | None = None  # of its first admission, counted over all requests
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had at the first admission
+    started_seconds: float | None = None  # when its first step began
 
     @property
     def num_tokens(self) -> int:
         return len(self.token_ids)
 
     @property
+    def num_tokens_at_end(self) -> int:
+        """When max_tokens is reached."""
+        return self.num_kv_tokens_at_end + 1
+
+    @property
+    def is_spot(self) -> bool:
+        return self.terms.service_class is ServiceClass.SPOT
+
+    @property
     def num_outputs(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_outputs_left(self) -> int:
+        return self.num_kv_tokens_at_end + 1 - len(self.token_ids)
 
     @property
     def prompt_token_ids(self) -> list[int]:

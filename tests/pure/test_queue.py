@@ -8,7 +8,7 @@ import pytest
 from scripted_engine import ScriptedRunner, VirtualClock, engine_of, request_of
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull
-from tidegate_engine.request import FinishReason
+from tidegate_engine.request import FinishReason, ServiceClass
 from tidegate_engine.scheduling.door import Door
 from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
 from tidegate_engine.scheduling.step_fit import StepTime
@@ -27,7 +27,7 @@ class Site:
 
     @classmethod
     def of(cls, *, num_blocks: int = 400, slots: int = 16, max_requests: int = 64, max_wait_seconds: float = 1e6):
-        runner = ScriptedRunner(num_blocks, eos_token_ids=frozenset(), step_time=STEP_TIME)
+        runner = ScriptedRunner(num_blocks, step_time=STEP_TIME)
         engine = engine_of(runner, slots=slots)
         limits = QueueLimits(max_requests, max_wait_seconds)
         door = Door(engine, limits, usual_output_tokens=200, clock=runner.clock)
@@ -73,7 +73,7 @@ def test_requests_queue_in_order_and_leave_from_the_middle():
     assert removed
     assert removed.request_id == "b"
     assert queue.remove("b") is None
-    head = queue.head()
+    head = queue.head(ServiceClass.GUARANTEED)
     assert head
     assert (head.request_id, len(queue)) == ("a", 2)
     assert [request.request_id for request in queue.snapshot()] == ["a", "c"]

@@ -8,10 +8,10 @@ Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any si
 
 from typing import NamedTuple
 
-from tidegate_engine.request import FinishReason, Request
+from tidegate_engine.request import FinishReason, Request, ServiceClass
 from tidegate_engine.runner import ScheduledRow, row_extras
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
-from tidegate_engine.scheduling.blocks import BlockPool, blocks_for
+from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.queue import RequestQueue
 
 MAX_PARTIAL_PROMPTS = 4  # prompts left unfinished by a step; more would only hold blocks and delay each other
@@ -67,6 +67,7 @@ class Scheduler:
             request.token_ids.append(sampled)
             if request.num_outputs == 1:
                 self._decoding[request.request_id] = self._prefilling.pop(request.request_id)
+                self.pool.leave_behind(request, request.num_tokens - 1)
                 self._refused = None
 
     def end(self, request_id: str, reason: FinishReason) -> Request | None:
@@ -80,6 +81,7 @@ class Scheduler:
             self.pool.release(running)
             self._publish()
         request.finish_reason = reason
+        self.queue.end(request)
         self._refused = None
         self.num_ended += 1
         return request
@@ -95,7 +97,7 @@ class Scheduler:
             chunks.append((request, chunk))
             left -= chunk
             num_partial += chunk < _missing(request)
-        while left > 0 and (head := self.queue.head()):
+        while left > 0 and (head := self.queue.head(ServiceClass.GUARANTEED) or self.queue.head(ServiceClass.SPOT)):
             chunk = _first_share(head, floor, left, num_partial)
             is_partial = chunk < _missing(head)
             if (is_partial and num_partial >= MAX_PARTIAL_PROMPTS) or not self._admit(head, is_partial=is_partial):
@@ -135,19 +137,26 @@ class Scheduler:
         return True
 
     def _lacking_blocks(self, candidate: Request, is_partial: bool) -> int:
-        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on."""
+        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on.
+
+        Unless it holds more in this step than in the next: then it is counted like a prompt that takes longer.
+        """
+        kv = self.pool.kv
+        is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
         decoding = [_claim(request) for request in self._decoding.values()]
         prefilling = [_claim(request) for request in self._prefilling.values()]
         (prefilling if is_partial else decoding).append(_claim(candidate))
         num_blocks = self.pool.num_blocks
-        return peak_blocks(decoding, prefilling, self.pool.block_size, at_least=num_blocks) - num_blocks
+        return peak_blocks(decoding, prefilling, kv, at_least=num_blocks) - num_blocks
 
     def _steps_until_fewer(self, num_lacking: int) -> int:
         """Steps before which the verdict cannot change: whoever starts later holds less when the others end.
 
-        That is a block less for every `block_size` steps (at once for the first), of the candidate and of each prompt.
+        That is a block less for every `block_size` steps (at once for the first), in each KV group of the candidate
+        and of each prompt.
         """
-        blocks_each = -(-num_lacking // (1 + len(self._prefilling)))
+        num_growing = len(self.pool.kv.windows) * (1 + len(self._prefilling))
+        blocks_each = -(-num_lacking // num_growing)
         return (blocks_each - 1) * self.pool.block_size + 1
 
     def _decode_row(self, request: Request) -> ScheduledRow:
@@ -179,7 +188,7 @@ class Scheduler:
         )
 
     def _end_blocks(self, request: Request) -> int:
-        return blocks_for(request.num_kv_tokens_at_end, self.pool.block_size)
+        return self.pool.kv.prefilling_blocks(request.num_kv_tokens_at_end)
 
     def _publish(self) -> None:
         self.running = (*self._decoding.values(), *self._prefilling.values())

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch, BadQuantity
 from tidegate_core.quantity import format_quantity, parse_bytes
-from tidegate_core.storage import KvDtype
+from tidegate_core.storage import KvDtype, Quantization
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 
 __all__ = [
@@ -30,8 +30,11 @@ __all__ = [
     "EngineLaunch",
     "ExitCode",
     "KvDtype",
+    "Quantization",
+    "ReasoningParser",
     "RunnerKind",
     "TerminationMessage",
+    "ToolParser",
 ]
 
 MODELS_PATH = "/models"  # where a pool's model volume is mounted, in engines and in the inspection Job alike
@@ -52,6 +55,26 @@ class AttentionKind(StrEnum):
     AUTO = "auto"
     TRITON = "triton"
     REFERENCE = "reference"
+
+
+class ToolParser(StrEnum):
+    """How a model writes tool calls; `auto` goes by its chat template."""
+
+    AUTO = "auto"
+    NONE = "none"
+    HERMES = "hermes"
+    LLAMA3_JSON = "llama3_json"
+    MISTRAL = "mistral"
+    PYTHONIC = "pythonic"
+
+
+class ReasoningParser(StrEnum):
+    """How a model writes reasoning; `auto` goes by its chat template. deepseek_r1 reasons without an opening mark."""
+
+    AUTO = "auto"
+    NONE = "none"
+    QWEN3 = "qwen3"
+    DEEPSEEK_R1 = "deepseek_r1"
 
 
 class EngineLaunch(BaseModel):
@@ -83,6 +106,10 @@ class EngineLaunch(BaseModel):
         description="KV cache: auto: as wide as the model; int8: half of 16 bits, on every device; fp8: e4m3, "
         "on GPUs of compute capability 8.9 or newer",
     )
+    quantization: Quantization | None = Field(
+        default=None,
+        description="weights, rounded while loading: int8, on CPU only; absent: 16 bits, float32 models as they are",
+    )
     attention: AttentionKind = Field(default=AttentionKind.AUTO, description="attention implementation")
     max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
     max_queue_tokens: int | None = Field(
@@ -104,6 +131,14 @@ class EngineLaunch(BaseModel):
     trust_fairness_header: bool = Field(
         default=False,
         description="a proxy in front sets x-gateway-inference-fairness-id, which then names the tenant",
+    )
+    tool_parser: ToolParser = Field(
+        default=ToolParser.AUTO,
+        description="how the model writes tool calls; auto: by its chat template; none: tools are refused",
+    )
+    reasoning_parser: ReasoningParser = Field(
+        default=ReasoningParser.AUTO,
+        description="how the model writes reasoning; auto: by its chat template; none: it stays in the content",
     )
     drain_seconds: float = Field(default=120.0, ge=0, description="grace for running requests after SIGTERM")
     drain_token_sha256: tuple[str, ...] = Field(
@@ -209,6 +244,7 @@ def _hint(field: FieldInfo) -> str:
         tuple[str, ...]: "TEXT",
         str: "TEXT",
         str | None: "TEXT",
+        Quantization | None: "|".join(Quantization),
     }
     return kinds[field.annotation]
 

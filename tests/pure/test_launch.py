@@ -12,8 +12,11 @@ from tidegate_core.launch import (
     Device,
     EngineLaunch,
     KvDtype,
+    Quantization,
+    ReasoningParser,
     RunnerKind,
     TerminationMessage,
+    ToolParser,
 )
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
@@ -30,6 +33,7 @@ fields = {
     "slots": st.none() | positive,
     "kv_memory": st.none() | positive,
     "kv_dtype": st.sampled_from(KvDtype),
+    "quantization": st.none() | st.sampled_from(Quantization),
     "attention": st.sampled_from(AttentionKind),
     "max_queue": st.integers(0, 10**6),
     "max_queue_tokens": st.none() | positive,
@@ -39,6 +43,8 @@ fields = {
     "itl_ms": seconds,
     "served_name": st.lists(texts, max_size=3).map(tuple),
     "chat_template": st.none() | texts,
+    "tool_parser": st.sampled_from(ToolParser),
+    "reasoning_parser": st.sampled_from(ReasoningParser),
     "api_keys_file": st.none() | texts,
     "trust_fairness_header": st.booleans(),
     "drain_seconds": st.floats(0, 1e6),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
 from tidegate_engine.request import FinishReason, Request, SamplingParams, new_request
-from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
+from tidegate_engine.runner import NULL_BLOCK, RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -31,8 +31,8 @@ class ScriptedRunner:
 
     num_blocks: int
     block_size: int = 16
+    kv_windows: tuple[int | None, ...] = (None,)
     vocab_size: int = 1 << 20
-    eos_token_ids: frozenset[int] = frozenset({EOS})
     script: dict[str, Sequence[int]] = field(default_factory=dict)
     fault: Callable[[tuple[ScheduledRow, ...]], Exception | None] = lambda _: None
     step_time: StepTime = INSTANT
@@ -49,7 +49,12 @@ class ScriptedRunner:
         return tuple(self._sample(row) for row in batch.rows)
 
     def _sample(self, row: ScheduledRow) -> RowOutput | None:
-        assert len(row.block_table) * self.block_size >= row.start + len(row.token_ids), "the table covers the row"
+        end = row.start + len(row.token_ids)
+        for table, window in zip(row.block_tables, self.kv_windows, strict=True):
+            first_seen = 0 if window is None else max(0, row.start - window + 1)
+            needed = table[first_seen // self.block_size : -(-end // self.block_size)]
+            assert len(table) * self.block_size >= end, "the table covers the row"
+            assert NULL_BLOCK not in needed, "and all that it sees"
         if row.sampling is None:
             return None
         if row.request_id in self.script:
@@ -64,11 +69,18 @@ def engine_of(
     return Engine(runner, slots=slots, limits=limits, clock=runner.clock, counters=Counters())
 
 
-def request_of(request_id: str, num_prompt: int, max_tokens: int, **sampling: object) -> Request:
+def request_of(
+    request_id: str,
+    num_prompt: int,
+    max_tokens: int,
+    *,
+    stop_token_ids: frozenset[int] = frozenset({EOS}),
+    **sampling: object,
+) -> Request:
     return new_request(
         request_id,
         [1 + i % 999 for i in range(num_prompt)],
-        SamplingParams(max_tokens, **sampling),
+        SamplingParams(max_tokens, stop_token_ids=stop_token_ids, **sampling),
         arrival_seconds=0.0,
     )
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import BlockPlan, Constraint, Demand, Fit, Target
-from tidegate_core.kv import kv_bytes_per_token, kv_fixed_bytes_per_sequence
+from tidegate_core.kv import kv_bytes_per_token, kv_demand, kv_fixed_bytes_per_sequence, kv_read_bytes
 from tidegate_core.memory import (
     Overhead,
     loading_bytes,
@@ -64,6 +64,7 @@ def estimate(case: Case) -> Fit:
     constraint = _binding_constraint(case)
     fits = constraint in {Constraint.SLOTS, Constraint.KV_MEMORY} and case.plan.slots > 0
     slots = case.plan.slots if fits else 0
+    smallest = smallest_context(case.shape, case.demand)
     return Fit(
         memory_bytes=case.target.memory_bytes,
         unused_share_bytes=case.overhead.unused_share,
@@ -78,12 +79,13 @@ def estimate(case: Case) -> Fit:
         loading_bytes=loading_bytes(case.target.device),
         weight_bytes=weight_bytes(case.shape, case.storage, case.target.device),
         kv_bytes_per_token=kv_bytes_per_token(case.shape, case.storage.kv_width),
-        kv_fixed_bytes_per_sequence=kv_fixed_bytes_per_sequence(case.shape),
+        kv_fixed_bytes_per_sequence=kv_fixed_bytes_per_sequence(case.shape, case.storage.kv_width),
         per_gpu_kv_bytes_per_token=case.kv_bytes_per_token,
         kv_blocks=case.plan.num_blocks,
         context=case.plan.context,
         context_wanted=wanted_context(case.shape, case.demand),
-        context_smallest=smallest_context(case.shape, case.demand),
+        context_smallest=smallest,
+        smallest_kv_bytes=kv_demand(case.shape).prefilling_blocks(smallest) * case.plan.block_bytes,
         slots=slots,
         tensor_parallel=case.target.tensor_parallel,
         resident_bytes=_resident_bytes(case),
@@ -131,5 +133,5 @@ def _token_rate(case: Case, *, num_running: int) -> float | None:
         return None
     kv_tokens = min(demand.prompt_tokens + demand.output_tokens // 2, case.plan.context)  # halfway through an answer
     step_bytes = read_bytes_per_step(case.shape, case.storage, target.device, target.tensor_parallel)
-    step_bytes += num_running * kv_tokens * case.kv_bytes_per_token
+    step_bytes += num_running * kv_read_bytes(case.shape, case.storage.kv_width, kv_tokens, target.tensor_parallel)
     return num_running * target.bandwidth / step_bytes

@@ -52,6 +52,7 @@ class RemedyKind(StrEnum):
     """Ways to make a model fit, cheapest first; sizing can price more of them than the engine can do."""
 
     KV_8BIT = "kv8Bit"
+    WEIGHTS_8BIT = "weights8Bit"
     WEIGHTS_4BIT = "weights4Bit"
     MORE_GPUS = "moreGpus"
     SMALLER_CONTEXT = "smallerContext"
@@ -59,7 +60,7 @@ class RemedyKind(StrEnum):
     MORE_MEMORY = "moreMemory"
 
 
-_NOT_OFFERED = frozenset({RemedyKind.KV_8BIT, RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
+_NOT_OFFERED = frozenset({RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Fit:
     context: int
     context_wanted: int  # the longest asked for that the model knows
     context_smallest: int
+    smallest_kv_bytes: int  # of one sequence that long, on one device
     slots: int
     tensor_parallel: int
     resident_bytes: int  # private memory of the engine process on the host

@@ -1,26 +1,46 @@
-"""Bytes that keys and values take: per token where layers grow with the sequence, per sequence where they do not."""
+"""Bytes that keys and values take: per token where layers grow with the sequence, per sequence where they do not.
 
+Whole blocks of whole groups (kv_groups.py), as the engine allocates them.
+"""
+
+from tidegate_core.fit import BLOCK_SIZE
+from tidegate_core.kv_demand import KvDemand
+from tidegate_core.kv_groups import kv_groups
 from tidegate_core.shape import AttentionGroup, LayerKind, ModelShape
 from tidegate_core.storage import KvWidth
+
+
+def kv_demand(shape: ModelShape) -> KvDemand:
+    """How many blocks sequences of this model hold."""
+    return KvDemand(kv_groups(shape).windows)
+
+
+def kv_block_bytes(shape: ModelShape, width: KvWidth, tensor_parallel: int = 1) -> int:
+    """One block on one device: 16 tokens of all layers of a group."""
+    widest = max(_bytes_per_layer(group, width, tensor_parallel) for group in shape.attention)
+    return BLOCK_SIZE * kv_groups(shape).layers_per_group * widest
 
 
 def kv_bytes_per_token(shape: ModelShape, width: KvWidth, tensor_parallel: int = 1) -> int:
     """Of one device, over all layers that grow.
 
     Heads are divided between devices, and replicated where there are fewer heads than devices. An MLA latent serves all
-    heads, so each device holds all of it. Window layers count like full ones: the block pool frees blocks when a
-    sequence ends and not before, so a window saves no memory.
+    heads, so each device holds all of it.
     """
-    return sum(group.num_layers * _bytes_per_layer(group, width, tensor_parallel) for group in shape.attention)
+    return kv_demand(shape).num_growing * kv_block_bytes(shape, width, tensor_parallel) // BLOCK_SIZE
 
 
-def kv_fixed_bytes_per_sequence(shape: ModelShape) -> int:  # noqa: ARG001 - callers need not know that it is constant
-    """What a running sequence takes whatever its length: nothing, since every kind of layer grows.
+def kv_fixed_bytes_per_sequence(shape: ModelShape, width: KvWidth, tensor_parallel: int = 1) -> int:
+    """What a long sequence takes besides: the blocks that the windows of its layers cover."""
+    return kv_demand(shape).fixed_blocks() * kv_block_bytes(shape, width, tensor_parallel)
 
-    A pool that frees blocks outside the window would take window layers out of `kv_bytes_per_token` and count here
-    `window` tokens of each.
-    """
-    return 0
+
+def kv_read_bytes(shape: ModelShape, width: KvWidth, num_tokens: int, tensor_parallel: int = 1) -> int:
+    """What one token of a sequence of this length reads of it: in a window's layers no more than the window."""
+    return sum(
+        group.num_layers * min(num_tokens, group.window or num_tokens) * _bytes_per_layer(group, width, tensor_parallel)
+        for group in shape.attention
+    )
 
 
 def _bytes_per_layer(group: AttentionGroup, width: KvWidth, tensor_parallel: int) -> int:

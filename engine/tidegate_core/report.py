@@ -31,7 +31,7 @@ def _why_not(fit: Fit) -> str:
             needed, memory = format_bytes(fit.loading_floor_bytes), format_bytes(fit.memory_bytes)
             return f"loading takes up to {needed} while weights are decoded, the device has {memory}"
         case _:
-            needed = format_bytes(fit.context_smallest * fit.per_gpu_kv_bytes_per_token)
+            needed = format_bytes(fit.smallest_kv_bytes)
             left = format_bytes(fit.usable_bytes - fit.per_gpu_weight_bytes)
             return (
                 f"one sequence of {fit.context_smallest:,} tokens needs {needed} of KV cache, {left} are left beside "

@@ -3,10 +3,9 @@
 `sizing.plan_fit` calls it with estimated bytes and the engine with measured ones, so both come to the same layout.
 """
 
-from bisect import bisect_left
-
-from tidegate_core.fit import BLOCK_SIZE, BlockPlan, Demand, Target
-from tidegate_core.kv import kv_bytes_per_token, kv_fixed_bytes_per_sequence
+from tidegate_core.fit import BlockPlan, Demand, Target
+from tidegate_core.kv import kv_block_bytes, kv_demand
+from tidegate_core.kv_demand import KvDemand
 from tidegate_core.shape import ModelShape
 from tidegate_core.storage import Storage, storage_of
 
@@ -21,8 +20,8 @@ def plan_blocks(
     width = (storage or storage_of(shape)).kv_width
     return lay_out(
         free_bytes,
-        block_bytes=BLOCK_SIZE * kv_bytes_per_token(shape, width, target.tensor_parallel),
-        fixed_bytes=kv_fixed_bytes_per_sequence(shape),
+        block_bytes=kv_block_bytes(shape, width, target.tensor_parallel),
+        kv=kv_demand(shape),
         wanted=wanted_context(shape, demand),
         smallest=smallest_context(shape, demand),
         p90_tokens=demand.prompt_tokens + demand.output_tokens,
@@ -44,29 +43,17 @@ def lay_out(
     free_bytes: int,
     *,
     block_bytes: int,
-    fixed_bytes: int,
+    kv: KvDemand,
     wanted: int,
     smallest: int,
     p90_tokens: int,
     max_slots: int | None = None,
 ) -> BlockPlan:
-    """Blocks and slots together, since each slot takes its fixed bytes from the blocks.
-
-    One sequence of the whole context always fits; slots x context need not, that is admission's business.
-    """
-
-    def tokens_beside(num_slots: int) -> int:
-        return max(0, free_bytes - num_slots * fixed_bytes) // block_bytes * BLOCK_SIZE
-
-    def is_enough_for(num_slots: int) -> bool:
-        tokens = tokens_beside(num_slots)
-        return tokens >= context and num_slots * p90_tokens <= tokens * (1 - WATERMARK)
-
-    context = min(wanted, tokens_beside(1))
+    """One sequence of the whole context always fits; slots x context need not, that is admission's business."""
+    num_blocks = max(0, free_bytes) // block_bytes
+    context = kv.longest_sequence(num_blocks, wanted)
     if context < smallest:
-        return BlockPlan(tokens_beside(1) // BLOCK_SIZE, block_bytes, context, slots=0)
-    p90_tokens = min(p90_tokens, context)
-    candidates = range(1, tokens_beside(1) // p90_tokens + 1)
-    slots = max(1, bisect_left(candidates, x=True, key=lambda num_slots: not is_enough_for(num_slots)))
-    slots = min(slots, max_slots or slots)
-    return BlockPlan(tokens_beside(slots) // BLOCK_SIZE, block_bytes, context, slots)
+        return BlockPlan(num_blocks, block_bytes, context, slots=0)
+    usual_tokens = num_blocks * kv.block_size * (1 - WATERMARK)
+    slots = max(1, int(usual_tokens / kv.slot_tokens(min(p90_tokens, context))))
+    return BlockPlan(num_blocks, block_bytes, context, min(slots, max_slots or slots))

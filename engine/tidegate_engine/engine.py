@@ -5,13 +5,14 @@ EngineLoop drives it on a thread, benchmarks and simulations drive it directly o
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import EngineFailed, GrammarFailed
 from tidegate_engine.outputs import ending_of, take_prompt_logprobs, token_chunk
 from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
+from tidegate_engine.patience import Patience
 from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
@@ -37,11 +38,12 @@ class Engine:
         self, runner: Runner, *, slots: int, limits: BudgetLimits, clock: Callable[[], float], counters: Counters
     ) -> None:
         self.queue = RequestQueue()
-        self.pool = BlockPool(runner.num_blocks, runner.block_size, runner.kv_windows)
+        self.pool = BlockPool(runner.num_blocks, runner.block_size, runner.kv_windows, limits.max_step_tokens)
         slots = min(slots, limits.max_step_tokens - MIN_CHUNK_TOKENS)  # a step has room for all of them and a chunk
         self.scheduler = Scheduler(self.pool, self.queue, slots=slots)
         self.step_times = StepTimeModel(guess_seconds=limits.itl_seconds)
         self.counters = counters
+        self.patience = Patience()
         self._runner = runner
         self.limits = limits
         self._clock = clock
@@ -82,10 +84,15 @@ class Engine:
 
     def _run(self, step: Step) -> list[RowResult]:
         started = self._clock()
+        mark_started(step.requests, started)
+        predicted_seconds = self.step_times.step_time.predict(step.num_tokens, step.num_context_tokens)
+        self.patience.begin(step.num_tokens, predicted_seconds)
         results = run_isolated(self._runner, step.rows)
+        self.counters.step_tokens.observe(step.num_tokens)
         self._num_context_tokens = step.num_context_tokens
         num_failed = sum(isinstance(result, Exception) for result in results)
         if not num_failed:
+            self.patience.end(step.num_tokens)
             self.step_times.observe(step.num_tokens, step.num_context_tokens, self._clock() - started)
         elif num_failed == len(results):
             self._check_runner(tuple(table[-1:] for table in step.rows[0].block_tables))
@@ -122,7 +129,7 @@ class Engine:
             self.counters.prompt_tokens += request.num_prompt_tokens
         self.counters.generation_tokens += 1
         try:
-            ending = ending_of(request, token_id, self._runner.eos_token_ids)
+            ending = ending_of(request, token_id)
         except GrammarFailed as error:
             return self._fail(request, error)
         if ending.reason:
@@ -135,3 +142,10 @@ class Engine:
         self.scheduler.end(request.request_id, FinishReason.ERROR)
         self.counters.finished[FinishReason.ERROR] += 1
         return RequestOutput(request.request_id, TokenChunk((), FinishReason.ERROR))
+
+
+def mark_started(requests: Sequence[Request], now: float) -> None:
+    """Those of a step that were never in one before; a preempted request started when it first did."""
+    for request in requests:
+        if request.started_seconds is None:
+            request.started_seconds = now

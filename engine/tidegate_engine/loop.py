@@ -18,11 +18,12 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
+from tidegate_core.kv_demand import KvDemand
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
@@ -31,10 +32,12 @@ from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.request import DEFAULT_TERMS, FinishReason, SamplingParams, Terms, TokenChunk, new_request
 from tidegate_engine.runner import Runner
 from tidegate_engine.scheduling.admission import check_can_ever_fit
+from tidegate_engine.scheduling.blocks import blocks_for
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.door import Door
 from tidegate_engine.scheduling.queue import QueueLimits
 from tidegate_engine.stream import Stream
+from tidegate_engine.timing import RequestTimes
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +79,9 @@ class EngineLoop:
         self.counters = counters or Counters()
         self.boot_id = secrets.token_hex(8)
         self._sizing = sizing
-        self._settings = settings = settings.within(min(sizing.context, runner.num_blocks * runner.block_size))
+        kv = KvDemand(runner.kv_windows, runner.block_size)
+        self._longest_sequence = kv.longest_sequence(runner.num_blocks, sizing.context)
+        self._settings = settings = settings.within(self._longest_sequence)
         self._clock = clock
         self._engine = Engine(
             runner,
@@ -157,21 +162,20 @@ class EngineLoop:
         constraint: TokenConstraint | None,
     ) -> Stream:
         self._check_open()
-        pool = self._engine.pool
         check_can_ever_fit(
             len(prompt_token_ids),
             sampling.max_tokens,
             context=self._sizing.context,
-            pool_tokens=pool.num_blocks * pool.block_size,
+            pool_tokens=self._longest_sequence,
         )
         assert request_id not in self._streams, f"request id {request_id} is in use"
         self.counters.arrivals += 1
-        self._door.enter(
-            new_request(request_id, prompt_token_ids, sampling, self._clock(), terms, constraint=constraint)
-        )
+        request = new_request(request_id, prompt_token_ids, sampling, self._clock(), terms, constraint=constraint)
+        self._door.enter(request)
         if not self._streams:
             self._progress_at = self._clock()
-        stream = self._streams[request_id] = Stream(request_id, self._end_soon)
+        times = RequestTimes(request, self.counters.requests)
+        stream = self._streams[request_id] = Stream(request_id, self._end_soon, times)
         self._wakeup.set()
         return stream
 
@@ -194,6 +198,16 @@ class EngineLoop:
             sizing=self._sizing,
         )
 
+    def num_reserved_blocks(self) -> int:
+        """What running requests hold at most, each at its own end; shared prefixes are counted once for each."""
+        block_size = self._engine.pool.block_size
+        running = tuple(self._engine.scheduler.running)
+        return sum(blocks_for(request.num_kv_tokens_at_end, block_size) for request in running)
+
+    def tenant_shares(self) -> Mapping[str, float]:
+        """Each tenant's part of all tokens that those who wait or run ask for."""
+        return {found.tenant: found.share for found in self._engine.queue.tenant_shares()}
+
     def drain(self) -> None:
         """Refuses new requests from now on; accepted ones, waiting or running, finish."""
         self._is_draining = True
@@ -202,10 +216,15 @@ class EngineLoop:
         self._is_draining = False
 
     def last_step_age_seconds(self) -> float:
-        """0 when there is nothing to do, infinite when the engine has failed: /livez compares it with a bound."""
+        """0 when there is nothing to do, infinite when the engine has failed."""
         if self._failure is not None:
             return math.inf
         return self._clock() - self._progress_at if self._streams else 0.0
+
+    @property
+    def is_stuck(self) -> bool:
+        """Failed for good, or in a step that takes far longer than such a step can: only a new process helps."""
+        return self.last_step_age_seconds() > self._engine.patience.seconds
 
     def _check_open(self) -> None:
         if self._failure is not None:
@@ -243,12 +262,17 @@ class EngineLoop:
             self._event_loop.call_soon_threadsafe(work)
 
     def _deliver(self, outputs: tuple[RequestOutput, ...]) -> None:
+        now = self._clock()
         for request_id, chunk in outputs:
             stream = self._streams.pop(request_id, None) if chunk.finish_reason else self._streams.get(request_id)
             if stream:  # else stop() has ended it
                 stream.push(chunk)
+                stream.times.saw(chunk, now)
+                self.counters.count_wasted(stream.left_by, len(chunk.token_ids))
 
     def _end_all(self, reason: FinishReason) -> None:
         streams, self._streams = self._streams, {}
+        chunk, now = TokenChunk((), reason), self._clock()
         for stream in streams.values():
-            stream.push(TokenChunk((), reason))
+            stream.push(chunk)
+            stream.times.saw(chunk, now)

@@ -87,9 +87,6 @@ class Runner(Protocol):
     def kv_windows(self) -> tuple[int | None, ...]: ...
 
     @property
-    def eos_token_ids(self) -> frozenset[int]: ...
-
-    @property
     def vocab_size(self) -> int: ...
 
     def run(self, batch: StepBatch) -> tuple[RowResult, ...]:

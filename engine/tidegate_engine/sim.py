@@ -47,7 +47,6 @@ class SimRunner:
         self.block_size = settings.block_size
         self.kv_windows = settings.kv_windows
         self.vocab_size = settings.vocab_size
-        self.eos_token_ids = frozenset({settings.eos_token_id})
         self._settings = settings
         self._counters = counters
         self._sleep = sleep

@@ -1,6 +1,5 @@
 """The runner around a model: what it samples, what it allocates, what it refuses."""
 
-import json
 import subprocess
 import sys
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 
 from running import answers, greedy_params
-from tidegate_checkpoint.errors import CorruptCheckpoint
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
@@ -40,11 +38,11 @@ def runner(folder):
 
 
 def row(request_id="a", tokens=(1, 2, 3), sampling=None, *, start=0, num_outputs=0) -> ScheduledRow:
-    return ScheduledRow(request_id, tuple(tokens), start, (0, 1, 2), sampling, num_outputs)
+    return ScheduledRow(request_id, tuple(tokens), start, ((0, 1, 2),), sampling, num_outputs)
 
 
 def drawn(num_tokens=20, **options) -> SamplingParams:
-    return SamplingParams(max_tokens=num_tokens, ignore_eos=True, **options)
+    return SamplingParams(max_tokens=num_tokens, **options)
 
 
 def test_a_seed_gives_the_same_answer_in_any_batch(runner):
@@ -69,7 +67,7 @@ def test_requests_without_a_seed_differ_but_a_repeated_step_does_not(runner):
 
 def test_rows_in_the_middle_of_a_prompt_sample_nothing(runner):
     greedy = greedy_params(1)
-    rows = (row("decode", (4,), greedy), ScheduledRow("chunk", (1, 2), 0, (5,), None, 0))
+    rows = (row("decode", (4,), greedy), ScheduledRow("chunk", (1, 2), 0, ((5,),), None, 0))
     first, second = runner.run(StepBatch(rows))
     assert isinstance(first.token_id, int)
     assert second is None
@@ -77,7 +75,7 @@ def test_rows_in_the_middle_of_a_prompt_sample_nothing(runner):
 
 
 def test_more_sampled_rows_than_logits_are_kept_at_once_are_all_answered(runner):
-    rows = [ScheduledRow(str(i), (i,), 0, (i,), greedy_params(1), 0) for i in range(100)]
+    rows = [ScheduledRow(str(i), (i,), 0, ((i,),), greedy_params(1), 0) for i in range(100)]
     together = runner.run(StepBatch(tuple(rows)))
     assert [runner.run(StepBatch((single,)))[0] for single in rows[::9]] == list(together[::9])
 
@@ -120,19 +118,6 @@ def test_memory_that_loading_alone_would_exceed_is_refused_with_both_numbers(fol
 def test_a_16_bit_checkpoint_takes_half_the_kv_bytes(folder, tmp_path, runner):
     save_tiny_model("llama", tmp_path, torch.bfloat16)
     assert load(tmp_path).num_blocks == 2 * runner.num_blocks
-
-
-def test_end_tokens_come_from_the_generation_config_where_there_is_one(folder, tmp_path):
-    save_tiny_model("llama", tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "eos_token_id": 2}))
-    (tmp_path / "generation_config.json").unlink()
-    assert load(tmp_path).eos_token_ids == {2}
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 7]}))
-    assert load(tmp_path).eos_token_ids == {2, 7}
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": ')
-    with pytest.raises(CorruptCheckpoint, match=r"generation_config\.json is not valid JSON"):
-        load(tmp_path)
 
 
 def test_a_serving_process_starts_without_torch_so_that_its_threads_can_be_set_up_first():

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scripted_engine import request_of
+from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.errors import BadRequest, NeverFits
 from tidegate_engine.request import FinishReason, Request
 from tidegate_engine.scheduling.admission import Claim, check_can_ever_fit, peak_blocks
@@ -27,15 +28,15 @@ def held_blocks(claim: Claim, step: int, block_size: int) -> int:
 def test_the_peak_of_decoding_requests_is_exact(decoding, block_size):
     instants = range(1, 62)
     truth = max(sum(held_blocks(claim, step, block_size) for claim in decoding) for step in instants)
-    assert peak_blocks(decoding, [], block_size) == truth
+    assert peak_blocks(decoding, [], KvDemand((None,), block_size)) == truth
     for floor in (truth - 1, truth, truth + 1):
-        assert peak_blocks(decoding, [], block_size, at_least=floor) == max(truth, floor)
+        assert peak_blocks(decoding, [], KvDemand((None,), block_size), at_least=floor) == max(truth, floor)
 
 
 @settings(deadline=None)
 @given(decoding=claims, prefilling=claims, block_size=block_sizes, data=st.data())
 def test_no_delay_of_a_prompt_holds_more_than_the_peak(decoding, prefilling, block_size, data):
-    peak = peak_blocks(decoding, prefilling, block_size)
+    peak = peak_blocks(decoding, prefilling, KvDemand((None,), block_size))
     delays = data.draw(st.lists(st.integers(0, 80), min_size=len(prefilling), max_size=len(prefilling)))
     for step in range(1, 145):
         used = sum(held_blocks(claim, step, block_size) for claim in decoding)

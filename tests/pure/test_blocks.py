@@ -32,16 +32,18 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(holder=holders, num_tokens=st.integers(1, NUM_BLOCKS * BLOCK_SIZE))
     def grow(self, holder: Request, num_tokens: int) -> None:
-        before, num_free = holder.block_table, self.pool.num_free
-        wanted = -(-num_tokens // BLOCK_SIZE) - len(before)
+        before, num_free = holder.block_tables, self.pool.num_free
+        wanted = -(-num_tokens // BLOCK_SIZE) - len(before[0] if before else ())
         if wanted > num_free:
             with pytest.raises(OutOfBlocks, match=f"{wanted} KV blocks wanted for {num_tokens} tokens"):
                 self.pool.grow(holder, num_tokens)
-            assert (holder.block_table, self.pool.num_free) == (before, num_free)
+            assert (holder.block_tables or before, self.pool.num_free) == (before or holder.block_tables, num_free)
         else:
             self.pool.grow(holder, num_tokens)
-            assert holder.block_table[: len(before)] == before
-            assert len(holder.block_table) == len(before) + max(0, wanted)
+            (table,) = holder.block_tables
+            (old,) = before or ((),)
+            assert table[: len(old)] == old
+            assert len(table) == len(old) + max(0, wanted)
 
     @rule(holder=consumes(holders))
     def release_twice(self, holder: Request) -> None:
@@ -71,7 +73,7 @@ def test_a_block_with_two_owners_is_noticed():
     pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
     first, second = request_of("a", 1, 1), request_of("b", 1, 1)
     pool.grow(first, 5)
-    second.block_table = first.block_table
+    second.block_tables = first.block_tables
     with pytest.raises(AssertionError, match="two tables"):
         pool.check([first, second])
 
@@ -80,7 +82,7 @@ def test_a_block_freed_twice_is_noticed():
     pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
     first, second = request_of("a", 1, 1), request_of("b", 1, 1)
     pool.grow(first, 5)
-    second.block_table = first.block_table
+    second.block_tables = first.block_tables
     pool.release(first)
     with pytest.raises(AssertionError, match="free already"):
         pool.release(second)

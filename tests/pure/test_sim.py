@@ -11,7 +11,7 @@ from tidegate_engine.sim import SimRunner, SimSettings
 
 
 def row(request_id: str, token_ids: tuple[int, ...], start: int, *, num_outputs: int = 0, samples: bool = True):
-    return ScheduledRow(request_id, token_ids, start, (0, 1), SamplingParams(9) if samples else None, num_outputs)
+    return ScheduledRow(request_id, token_ids, start, ((0, 1),), SamplingParams(9) if samples else None, num_outputs)
 
 
 def sim(**settings: object) -> tuple[SimRunner, VirtualClock, Counters]:

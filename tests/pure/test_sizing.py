@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from shapes import full_layers, mla_layers, shape_of, window_layers
 from tidegate_core.accelerator import Device, find_accelerator
-from tidegate_core.kv import kv_bytes_per_token
+from tidegate_core.kv import kv_block_bytes, kv_bytes_per_token, kv_demand, kv_fixed_bytes_per_sequence
+from tidegate_core.kv_demand import KvDemand
 from tidegate_core.memory import free_after_load, loading_floor_bytes, weight_bytes
 from tidegate_core.shape import AttentionGroup, ModelShape, TpRule, WeightGroup, WeightRole
 from tidegate_core.sizing import (
@@ -23,7 +24,7 @@ from tidegate_core.sizing import (
     plan_fit,
 )
 from tidegate_core.solve import lay_out
-from tidegate_core.storage import KV_INT8, KvWidth, storage_of
+from tidegate_core.storage import KV_8BIT, KvWidth, storage_of
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BITS_16 = KvWidth(2)
@@ -81,11 +82,6 @@ def test_36_layers_of_8_heads_of_128_take_144_kib_a_token_and_8192_tokens_1_gib_
         ("Llama-3.1-70B", [full_layers(80, 8, 128)], 320, 2.5 * GIB),
         ("Phi-3-mini, as many KV heads as heads", [full_layers(32, 32, 96)], 384, 3 * GIB),
         ("Phi-4", [full_layers(40, 10, 128)], 200, 1600 * MIB),
-        ("Gemma-2-9B", [full_layers(21, 8, 256), window_layers(21, 8, 256, 4096)], 336, 2688 * MIB),
-        ("Gemma-3-27B", [full_layers(10, 16, 128), window_layers(52, 16, 128, 1024)], 496, 3968 * MIB),
-        ("gpt-oss-20b", [full_layers(12, 8, 64), window_layers(12, 8, 64, 128)], 48, 384 * MIB),
-        ("gpt-oss-120b", [full_layers(18, 8, 64), window_layers(18, 8, 64, 128)], 72, 576 * MIB),
-        ("Gemma-3-270M", [full_layers(3, 1, 256), window_layers(15, 1, 256, 512)], 18, 144 * MIB),
         ("DeepSeek-V3, one latent", [mla_layers(61, 512, 64)], 68.625, 549 * MIB),
         ("one KV head", [full_layers(32, 1, 128)], 16, 128 * MIB),
     ],
@@ -96,6 +92,37 @@ def test_kv_bytes_of_known_models(
     per_token = kv_bytes_per_token(shape_of(*attention), BITS_16)
     assert per_token == kib_per_token * KIB, model
     assert per_token * 8192 == sequence_of_8k, model
+
+
+@pytest.mark.parametrize(
+    ("model", "attention", "kib_per_token", "num_window_layers", "num_window_tokens"),
+    [  # window layers fill whole groups of as many layers as there are full ones; a window of 1,024 touches 65 blocks
+        ("Gemma-2-9B", [full_layers(21, 8, 256), window_layers(21, 8, 256, 4096)], 168, 21, 4096 + 16),
+        ("Gemma-3-27B", [full_layers(10, 16, 128), window_layers(52, 16, 128, 1024)], 80, 60, 1024 + 16),
+        ("gpt-oss-20b", [full_layers(12, 8, 64), window_layers(12, 8, 64, 128)], 24, 12, 128 + 16),
+        ("gpt-oss-120b", [full_layers(18, 8, 64), window_layers(18, 8, 64, 128)], 36, 18, 128 + 16),
+        ("Gemma-3-270M", [full_layers(3, 1, 256), window_layers(15, 1, 256, 512)], 3, 15, 512 + 16),
+        ("Mistral-7B-v0.1, windows everywhere", [window_layers(32, 8, 128, 4096)], 0, 32, 4096 + 16),
+    ],
+)
+def test_layers_with_a_window_take_a_fixed_amount_and_only_the_others_grow(
+    model: str,
+    attention: list[AttentionGroup],
+    kib_per_token: float,
+    num_window_layers: int,
+    num_window_tokens: int,
+) -> None:
+    shape = shape_of(*attention)
+    layer_bytes = 2 * attention[0].num_kv_heads * attention[0].head_dim * 2
+    assert kv_bytes_per_token(shape, BITS_16) == kib_per_token * KIB, model
+    assert kv_fixed_bytes_per_sequence(shape, BITS_16) == num_window_layers * num_window_tokens * layer_bytes, model
+
+
+def test_a_long_sequence_of_gemma_3_27b_takes_a_fifth_of_what_full_layers_would() -> None:
+    shape = shape_of(full_layers(10, 16, 128), window_layers(52, 16, 128, 1024), max_context=131_072)
+    blocks, block_bytes = kv_demand(shape).decoding_blocks(131_072), kv_block_bytes(shape, BITS_16)
+    assert blocks * block_bytes == 131_072 * 80 * KIB + kv_fixed_bytes_per_sequence(shape, BITS_16)
+    assert 5 * blocks * block_bytes < 131_072 * 496 * KIB
 
 
 @pytest.mark.parametrize(
@@ -116,8 +143,8 @@ def test_tensor_parallelism_divides_heads_and_replicates_what_it_cannot(
 
 
 def test_8_bit_kv_halves_the_bytes_and_adds_a_scale_per_token_and_head() -> None:
-    assert kv_bytes_per_token(shape_of(full_layers(36, 8, 128)), KV_INT8) == 36 * 2 * 8 * (128 + 2)
-    assert kv_bytes_per_token(shape_of(mla_layers(61, 512, 64)), KV_INT8) == 61 * (576 + 2)
+    assert kv_bytes_per_token(shape_of(full_layers(36, 8, 128)), KV_8BIT) == 36 * 2 * 8 * (128 + 2)
+    assert kv_bytes_per_token(shape_of(mla_layers(61, 512, 64)), KV_8BIT) == 61 * (576 + 2)
 
 
 def test_a_float32_model_takes_twice_the_weights_and_twice_the_kv() -> None:
@@ -261,13 +288,13 @@ def test_the_context_is_that_of_one_request_whatever_the_number_of_slots() -> No
         assert plan_fit(shape_of(), on_gpu("H100"), Demand(context_max=8192, max_slots=slots)).context == 8192
 
 
-def test_fixed_bytes_of_each_slot_are_taken_from_the_blocks() -> None:
-    demand = {"block_bytes": 1600, "wanted": 4000, "smallest": 16, "p90_tokens": 100}
-    free = lay_out(10_000_000, fixed_bytes=0, **demand)
-    fixed = lay_out(10_000_000, fixed_bytes=10_000, **demand)
-    assert fixed.slots < free.slots
-    assert fixed.pool_bytes + fixed.slots * 10_000 <= 10_000_000
-    assert (fixed.slots + 1) * 100 > (10_000_000 - (fixed.slots + 1) * 10_000) // 1600 * BLOCK_SIZE * (1 - WATERMARK)
+def test_windows_make_room_for_longer_and_for_more_sequences() -> None:
+    demand = {"block_bytes": 1600, "wanted": 100_000, "smallest": 16, "p90_tokens": 4000}
+    full = lay_out(10_000_000, kv=KvDemand((None,) * 4), **demand)
+    windows = lay_out(10_000_000, kv=KvDemand((None, 512, 512, 512)), **demand)
+    assert windows.num_blocks == full.num_blocks
+    assert windows.context > 3 * full.context
+    assert windows.slots > 2 * full.slots
 
 
 def test_what_a_process_keeps_private_on_cpu_is_runtime_weights_and_pool() -> None:
@@ -413,10 +440,12 @@ def test_a_fit_stays_within_the_memory_and_can_hold_what_it_promises(
     assume(fit.fits)
     taken = fit.overhead_bytes + fit.per_gpu_weight_bytes + fit.kv_pool_bytes
     assert taken <= target.memory_bytes
-    assert target.memory_bytes - taken < BLOCK_SIZE * fit.per_gpu_kv_bytes_per_token  # and no block is given away
+    block_bytes = kv_block_bytes(shape, storage_of(shape).kv_width, target.tensor_parallel)
+    assert target.memory_bytes - taken < block_bytes  # and no block is given away
     assert fit.context_smallest <= fit.context <= fit.context_wanted <= shape.max_context
-    assert fit.context <= fit.kv_blocks * BLOCK_SIZE
-    p90_tokens = min(demand.prompt_tokens + demand.output_tokens, fit.context)
+    kv = kv_demand(shape)
+    assert kv.prefilling_blocks(fit.context) <= fit.kv_blocks
+    p90_tokens = kv.slot_tokens(min(demand.prompt_tokens + demand.output_tokens, fit.context))
     assert fit.slots == 1 or fit.slots * p90_tokens <= fit.kv_blocks * BLOCK_SIZE * (1 - WATERMARK)
 
 
@@ -449,12 +478,15 @@ def test_more_devices_never_put_more_bytes_on_one(shape: ModelShape, demand: Dem
     assert (many.weight_bytes, many.kv_bytes_per_token) == (one.weight_bytes, one.kv_bytes_per_token)
 
 
-@given(st.integers(0, 10**8), st.integers(16, 10**5), st.integers(0, 10**5), st.integers(1, 5000))
-def test_slots_and_blocks_solved_together_fit_together(
-    free_bytes: int, block_bytes: int, fixed_bytes: int, p90_tokens: int
+windows = st.lists(st.none() | st.integers(1, 3000), min_size=1, max_size=4).map(tuple)
+
+
+@given(st.integers(0, 10**8), st.integers(16, 10**5), windows, st.integers(1, 5000))
+def test_a_pool_holds_its_longest_sequence_and_its_slots(
+    free_bytes: int, block_bytes: int, windows: tuple[int | None, ...], p90_tokens: int
 ) -> None:
-    plan = lay_out(
-        free_bytes, block_bytes=block_bytes, fixed_bytes=fixed_bytes, wanted=4096, smallest=16, p90_tokens=p90_tokens
-    )
-    assert plan.pool_bytes + plan.slots * fixed_bytes <= free_bytes
-    assert plan.slots == 0 or plan.num_blocks * BLOCK_SIZE >= plan.context
+    kv = KvDemand(windows)
+    plan = lay_out(free_bytes, block_bytes=block_bytes, kv=kv, wanted=4096, smallest=16, p90_tokens=p90_tokens)
+    assert plan.pool_bytes <= free_bytes
+    assert plan.slots == 0 or kv.prefilling_blocks(plan.context) <= plan.num_blocks
+    assert plan.context == 4096 or kv.prefilling_blocks(plan.context + 1) > plan.num_blocks

@@ -14,6 +14,7 @@ import torch
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import AttentionKind, Device
+from tidegate_engine.attention.pages import KvPages
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: implementations may derive things once a step
@@ -37,7 +38,7 @@ class Attention(Protocol):
     def __call__(
         self,
         query: torch.Tensor,
-        kv_cache: torch.Tensor,
+        pages: KvPages,
         inputs: AttentionInputs,
         *,
         scale: float,
@@ -48,8 +49,7 @@ class Attention(Protocol):
 
         Args:
             query: [tokens, query_heads, head_dim]; query head h reads key-value head h // (query_heads / kv_heads).
-            kv_cache: [blocks, 2, block_size, kv_heads, head_dim]; keys at index 0, values at 1. Its dtype may differ
-                from the query's; sums are taken in fp32.
+            pages: the layer's keys and values. Their dtype may differ from the query's; sums are taken in fp32.
             inputs: the step.
             scale: factor of the scores, before softcap.
             window: a query at position p sees positions p - window + 1 .. p; None: all up to p.

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_engine.attention.base import AttentionInputs
+from tidegate_engine.attention.pages import KvPages
 
 PREFILL_QUERIES = 128
 SHORT_CONTEXT_BLOCKS = 64  # decodes up to this length are padded to the longest of them; longer ones by powers of two
@@ -21,7 +22,7 @@ SHORT_CONTEXT_BLOCKS = 64  # decodes up to this length are padded to the longest
 
 def attend(
     query: torch.Tensor,
-    kv_cache: torch.Tensor,
+    pages: KvPages,
     inputs: AttentionInputs,
     *,
     scale: float,
@@ -29,8 +30,8 @@ def attend(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """See attention.base.Attention."""
-    parts = _cut(inputs, kv_cache.shape[2], window)
-    outputs = [_attend_part(query[part.tokens], kv_cache, part, scale, softcap) for part in parts]
+    parts = _cut(inputs, pages.block_size, window)
+    outputs = [_attend_part(query[part.tokens], pages, part, scale, softcap) for part in parts]
     if len(parts) == 1:
         return outputs[0]
     result = torch.empty_like(query)
@@ -45,18 +46,15 @@ class _Part:
 
     tokens: torch.Tensor | slice  # positions in the step
     num_rows: int
-    pages: torch.Tensor  # int64 [rows * blocks]: blocks that hold the keys
+    blocks: torch.Tensor  # int64 [rows * blocks]: those that hold the keys
     mask: torch.Tensor  # fp32 [rows, 1, queries, blocks * block_size]: 0 where visible, else -inf
 
 
-def _attend_part(
-    query: torch.Tensor, kv_cache: torch.Tensor, part: _Part, scale: float, softcap: float | None
-) -> torch.Tensor:
+def _attend_part(query: torch.Tensor, pages: KvPages, part: _Part, scale: float, softcap: float | None) -> torch.Tensor:
     num_queries, num_heads, head_dim = query.shape
-    num_kv_heads = kv_cache.shape[3]
-    group = num_heads // num_kv_heads
-    keys, values = (_gather(kv_cache, part, index, query.dtype) for index in (0, 1))
-    grouped = query.view(num_queries, num_kv_heads, group, head_dim)
+    group = num_heads // pages.num_kv_heads
+    keys, values = (_gather(pages, part, index, query.dtype) for index in (0, 1))
+    grouped = query.view(num_queries, pages.num_kv_heads, group, head_dim)
     is_prefill = num_queries > part.num_rows
     if is_prefill:
         grouped = grouped.permute(1, 2, 0, 3)
@@ -72,14 +70,13 @@ def _attend_part(
     return output.reshape(num_queries, num_heads, head_dim)
 
 
-def _gather(kv_cache: torch.Tensor, part: _Part, index: int, dtype: torch.dtype) -> torch.Tensor:
+def _gather(pages: KvPages, part: _Part, index: int, dtype: torch.dtype) -> torch.Tensor:
     """Keys (index 0) or values (1) of a part: [rows, kv_heads, blocks * block_size, head_dim]."""
-    num_kv_heads, head_dim = kv_cache.shape[3:]
-    pages = kv_cache[:, index].index_select(0, part.pages).to(dtype)
-    return pages.view(part.num_rows, -1, num_kv_heads, head_dim).transpose(1, 2)
+    vectors = pages.gathered(index, part.blocks, dtype)
+    return vectors.view(part.num_rows, -1, *vectors.shape[2:]).transpose(1, 2)
 
 
-@lru_cache(maxsize=4)  # layers of one step share it: one entry per window size
+@lru_cache(maxsize=16)  # layers of one step share it: one entry per KV group
 def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[_Part, ...]:
     starts, contexts = inputs.query_start.tolist(), inputs.context_lens.tolist()
     parts = []
@@ -135,10 +132,10 @@ def _part(inputs: AttentionInputs, where: _Where, block_size: int, window: int |
     if window is not None:
         num_blocks = min(num_blocks, (query_positions.shape[1] + window - 2) // block_size + 2)
     columns = first_blocks[:, 0] + torch.arange(num_blocks, device=device)
-    pages = tables.gather(1, columns.clamp(max=tables.shape[1] - 1))
+    blocks = tables.gather(1, columns.clamp(max=tables.shape[1] - 1))
     key_positions = first_blocks * block_size + torch.arange(num_blocks * block_size, device=device)
     is_visible = key_positions <= query_positions
     if window is not None:
         is_visible &= key_positions > query_positions - window
     mask = torch.zeros(is_visible.shape, device=device).masked_fill_(~is_visible, float("-inf"))
-    return _Part(where.tokens, len(where.rows), pages.flatten().long(), mask[:, None])
+    return _Part(where.tokens, len(where.rows), blocks.flatten().long(), mask[:, None])

@@ -1,9 +1,12 @@
 """The paged KV cache as tensors, and a step's way through it: write this step's keys and values, then attend.
 
-One tensor a layer, [num_blocks, 2, block_size, kv_heads, head_dim]: a block's keys and values lie side by side, so that
-freeing, copying or moving a block is one stretch of memory. Which block belongs to whom only the scheduler knows.
+A block belongs to one group of layers (tidegate_core.kv_groups), and tensor i keeps layer i of whichever group that is:
+[num_blocks, 2, block_size, kv_heads, head_dim]: a block's keys and values lie side by side, so that
+freeing, copying or moving a block is one stretch of memory, and in 8 bits one more for its scales (attention/pages.py).
+Which block belongs to whom only the scheduler knows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -11,39 +14,41 @@ from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 import torch
 
+from tidegate_core.kv_groups import LayerPlace
 from tidegate_core.quantity import format_bytes
 from tidegate_engine.attention.base import Attention, AttentionInputs
+from tidegate_engine.attention.pages import LARGEST_ELEMENT, SCALE_DTYPE, KvPages
 
 
 @dataclass(frozen=True)
 class KvCache:
-    """All layers' blocks."""
+    """Tensor i holds the i-th layer of each KV group, in whichever blocks are the group's."""
 
-    layers: tuple[torch.Tensor, ...]
+    layers: tuple[KvPages, ...]
 
     @property
     def num_blocks(self) -> int:
-        return self.layers[0].shape[0]
+        return self.layers[0].num_blocks
 
     @property
     def block_size(self) -> int:
-        return self.layers[0].shape[2]
+        return self.layers[0].block_size
 
     @property
     def num_bytes(self) -> int:
-        return sum(layer.nbytes for layer in self.layers)
+        return sum(layer.num_bytes for layer in self.layers)
 
     @property
     def pending_bytes(self) -> int:
         """Host memory that blocks will take once they are written, none of them counted as written."""
-        return self.num_bytes if self.layers[0].device.type == "cpu" else 0
+        return self.num_bytes if self.layers[0].data.device.type == "cpu" else 0
 
 
 @dataclass(frozen=True)
 class KvLayout:
     """Shape of a cache but for the number of blocks."""
 
-    num_layers: int
+    num_layers: int  # of a group
     block_size: int
     num_kv_heads: int
     head_dim: int
@@ -51,8 +56,13 @@ class KvLayout:
 
     @property
     def block_bytes(self) -> int:
-        """One block of all layers."""
-        return self.num_layers * 2 * self.block_size * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """One block, which all layers of a group share."""
+        vector_bytes = self.head_dim * self.dtype.itemsize + (SCALE_DTYPE.itemsize if self.has_scales else 0)
+        return self.num_layers * 2 * self.block_size * self.num_kv_heads * vector_bytes
+
+    @property
+    def has_scales(self) -> bool:
+        return self.dtype in LARGEST_ELEMENT
 
     def allocate(self, num_blocks: int, device: torch.device) -> KvCache:
         """All zeros, since masked reads multiply what is there by 0. Raises MemoryError.
@@ -61,14 +71,18 @@ class KvLayout:
         blocks are first written, so that an engine with a large pool starts at once and takes what it has needed so
         far; the pool was planned within the limit, so that the rest is there when it is asked for.
         """
-        shape = (num_blocks, 2, self.block_size, self.num_kv_heads, self.head_dim)
-        if device.type == "cpu":
-            return KvCache(tuple(_zero_pages(shape, self.dtype) for _ in range(self.num_layers)))
-        return KvCache(tuple(torch.zeros(shape, dtype=self.dtype, device=device) for _ in range(self.num_layers)))
+        return KvCache(tuple(self._layer(num_blocks, device) for _ in range(self.num_layers)))
+
+    def _layer(self, num_blocks: int, device: torch.device) -> KvPages:
+        vectors = (num_blocks, 2, self.block_size, self.num_kv_heads)
+        scales = _zeros(vectors, SCALE_DTYPE, device) if self.has_scales else None
+        return KvPages(_zeros((*vectors, self.head_dim), self.dtype, device), scales)
 
 
-def _zero_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Private zero pages straight from the system: torch's allocator may hand out used memory, which it would clear."""
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """On CPU private pages straight from the system: torch's allocator may hand out used memory, which it would clear."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = prod(shape) * dtype.itemsize
     try:
         pages = mmap(-1, num_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
@@ -79,10 +93,11 @@ def _zero_pages(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class PagedStep:
-    """What a model's attention layers see of a step."""
+    """What a model's attention layers see of a step: `places` by layer, `inputs` by KV group."""
 
     cache: KvCache
-    inputs: AttentionInputs
+    places: Sequence[LayerPlace]
+    inputs: Sequence[AttentionInputs]
     attention: Attention
 
     def attend(
@@ -97,16 +112,16 @@ class PagedStep:
         softcap: float | None = None,
     ) -> torch.Tensor:
         """Stores keys and values [tokens, kv_heads, head_dim], then attends; returns [tokens, heads * head_dim]."""
-        blocks = self.cache.layers[layer]
-        key_rows, value_rows = _rows(self.inputs, self.cache.block_size)
-        rows = blocks.view(-1, *blocks.shape[3:])
-        rows.index_copy_(0, key_rows, keys.to(blocks.dtype))
-        rows.index_copy_(0, value_rows, values.to(blocks.dtype))
-        output = self.attention(query.contiguous(), blocks, self.inputs, scale=scale, window=window, softcap=softcap)
+        place = self.places[layer]
+        pages, inputs = self.cache.layers[place.index], self.inputs[place.group]
+        key_rows, value_rows = _rows(inputs, self.cache.block_size)
+        pages.write(key_rows, keys)
+        pages.write(value_rows, values)
+        output = self.attention(query.contiguous(), pages, inputs, scale=scale, window=window, softcap=softcap)
         return output.flatten(1)
 
 
-@lru_cache(maxsize=1)  # the same for all layers of a step
+@lru_cache(maxsize=16)  # the same for all layers of a group in a step
 def _rows(inputs: AttentionInputs, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the step's keys and values stand in a layer seen as [num_blocks * 2 * block_size] rows."""
     slots = inputs.slot_mapping

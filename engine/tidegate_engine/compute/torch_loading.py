@@ -10,16 +10,18 @@ from pathlib import Path
 
 import torch
 
-from tidegate_checkpoint.end_tokens import end_ids, generation_end_ids
+from tidegate_checkpoint.config import parse_config
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.accelerator import Device
+from tidegate_core.kv_groups import KvGroups, kv_groups
 from tidegate_core.launch import EngineLaunch
 from tidegate_core.memory import loading_floor_bytes, weight_bytes
 from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, free_after_load, plan_blocks
-from tidegate_core.storage import Precision, storage_of
+from tidegate_core.storage import Storage, storage_of
 from tidegate_engine.compute.kv_cache import KvLayout
+from tidegate_engine.compute.kv_dtype import kv_torch_dtype
 from tidegate_engine.compute.layers import LayerLoader
 from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.weights import open_weights
@@ -38,10 +40,12 @@ class LoadedModel:
 
     model: Model
     shape: ModelShape
+    storage: Storage
     device: torch.device
+    kv_groups: KvGroups
+    layer_windows: tuple[int | None, ...]
     kv_layout: KvLayout
     weight_bytes: int  # as kept
-    eos_token_ids: frozenset[int]
     target: Target
     used_bytes: int  # of the device, measured after loading
 
@@ -52,15 +56,15 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
     torch.set_num_threads(launch.threads or cpu_threads())
     shape = read_shape(path)
     target = Target(launch.device, memory_bytes or _memory_of(torch.device(launch.device.value)))
-    _check_loading_has_room(launch, shape, target)
+    storage = storage_of(shape, launch.kv_dtype, launch.quantization)
+    _check_loading_has_room(launch, shape, target, storage)
     weights = open_weights(path)
     device = torch.device(launch.device.value)
-    storage = storage_of(shape)
     with LayerLoader(
         weights,
         device=device,
         dtype=_DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32,
-        precision=storage.precision,
+        storage=storage,
         choice=LinearChoice(time.perf_counter),
     ) as loader:
         model = load_model(weights.config, loader, device)
@@ -68,10 +72,14 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
     return LoadedModel(
         model=model,
         shape=shape,
+        storage=storage,
         device=device,
-        kv_layout=_kv_layout(shape, _kv_dtype(launch.device, shape, storage.precision)),
+        kv_groups=kv_groups(shape),
+        layer_windows=parse_config(weights.config, str(path)).windows,
+        kv_layout=_kv_layout(
+            shape, kv_torch_dtype(launch.kv_dtype, launch.device, storage.precision, _DTYPES[shape.dtype])
+        ),
         weight_bytes=weight_bytes(shape, storage, launch.device),
-        eos_token_ids=generation_end_ids(path) or end_ids(weights.config, str(path)),
         target=target,
         used_bytes=private_bytes() if launch.device is Device.CPU else _used_on_device(device),
     )
@@ -87,8 +95,10 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
         max_slots=launch.slots,
     )
     _check_pool_has_room(launch, loaded)
-    free_bytes = launch.kv_memory or free_after_load(loaded.shape, loaded.target, loaded.used_bytes)
-    plan = plan_blocks(loaded.shape, loaded.target, demand, free_bytes)
+    free_bytes = launch.kv_memory or free_after_load(
+        loaded.shape, loaded.target, loaded.used_bytes, loaded.storage
+    )
+    plan = plan_blocks(loaded.shape, loaded.target, demand, free_bytes, loaded.storage)
     if plan.slots == 0:
         raise DoesNotFit(
             f"{launch.model}: {format_bytes(free_bytes)} for KV blocks of {format_bytes(plan.block_bytes)} hold only "
@@ -100,9 +110,9 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
     return plan
 
 
-def _check_loading_has_room(launch: EngineLaunch, shape: ModelShape, target: Target) -> None:
+def _check_loading_has_room(launch: EngineLaunch, shape: ModelShape, target: Target, storage: Storage) -> None:
     """Better refused than ended by the kernel without a word, here and below."""
-    needed = loading_floor_bytes(shape, target, storage_of(shape))
+    needed = loading_floor_bytes(shape, target, storage)
     if needed > target.memory_bytes:
         raise DoesNotFit(
             f"{launch.model}: loading takes up to {format_bytes(needed)}, there are "
@@ -119,19 +129,11 @@ def _check_pool_has_room(launch: EngineLaunch, loaded: LoadedModel) -> None:
         )
 
 
-def _kv_dtype(device: Device, shape: ModelShape, precision: Precision) -> torch.dtype:
-    """On CPU 16 bits mean fp16, which keeps more digits than bf16; on CUDA the cache has the model's dtype."""
-    if device is Device.CUDA:
-        return _DTYPES[shape.dtype]
-    return torch.float32 if precision is Precision.BITS_32 else torch.float16
-
-
 def _kv_layout(shape: ModelShape, dtype: torch.dtype) -> KvLayout:
     heads = {(group.num_kv_heads, group.head_dim) for group in shape.attention}
     assert len(heads) == 1, f"{shape.architecture}: layers with different heads: {heads}"
     ((num_kv_heads, head_dim),) = heads
-    num_layers = sum(group.num_layers for group in shape.attention)
-    return KvLayout(num_layers, BLOCK_SIZE, num_kv_heads, head_dim, dtype)
+    return KvLayout(kv_groups(shape).layers_per_group, BLOCK_SIZE, num_kv_heads, head_dim, dtype)
 
 
 def _memory_of(device: torch.device) -> int:

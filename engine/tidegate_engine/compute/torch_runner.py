@@ -44,7 +44,6 @@ class TorchRunner:
         self.block_size = cache.block_size
         self.kv_windows = loaded.kv_groups.windows
         self.vocab_size = loaded.shape.vocab_size
-        self.eos_token_ids = loaded.eos_token_ids
         self.weight_bytes = loaded.weight_bytes
         self._model = loaded.model
         self._places = loaded.kv_groups.places(loaded.layer_windows)
@@ -65,6 +64,8 @@ class TorchRunner:
             raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
         capability = torch.cuda.get_device_capability() if launch.device is Device.CUDA else None
         check_kv_dtype(launch.kv_dtype, launch.device, capability)
+        if launch.device is Device.CUDA and launch.quantization is not None:
+            raise BadLaunch(f"--quantization {launch.quantization} is for --device cpu: leave it out on a GPU")
         loaded = load(launch, path, memory_bytes)
         plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)

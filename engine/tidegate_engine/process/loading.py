@@ -14,9 +14,11 @@ from tidegate_checkpoint.errors import MissingCheckpoint
 from tidegate_checkpoint.location import locate, reading
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.errors import BadLaunch
+from tidegate_core.kv_groups import kv_groups
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, plan_blocks
+from tidegate_core.storage import storage_of
 from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.counters import Counters
 from tidegate_engine.process.container import share_cores
@@ -118,7 +120,9 @@ def simulated_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
     settings = SimSettings(
         num_blocks=plan.num_blocks,
         block_size=BLOCK_SIZE,
+        kv_windows=kv_groups(shape).windows if shape else (None,),
         vocab_size=vocab_size,
+        eos_token_id=min(codec.eos_token_ids, default=0),
         answer_tokens=launch.output_tokens,
         preemptions_per_minute=launch.sim_preemptions_per_minute,
     )
@@ -164,7 +168,8 @@ def simulated_plan(launch: EngineLaunch, shape: ModelShape | None) -> BlockPlan:
         output_tokens=launch.output_tokens,
         max_slots=launch.slots,
     )
-    plan = plan_blocks(shape, Target(launch.device, kv_bytes), demand, kv_bytes)
+    storage = storage_of(shape, launch.kv_dtype, launch.quantization)
+    plan = plan_blocks(shape, Target(launch.device, kv_bytes), demand, kv_bytes, storage)
     if plan.slots == 0:
         raise DoesNotFit(f"{kv_bytes} bytes of KV cache hold no sequence of {launch.model}; raise --kv-memory")
     return plan

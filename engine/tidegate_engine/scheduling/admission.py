@@ -21,8 +21,8 @@ Then each step's peak is at most the last one's, and what was admitted fits for 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.errors import BadRequest, NeverFits
-from tidegate_engine.scheduling.blocks import blocks_for
 
 
 class Claim(NamedTuple):
@@ -36,31 +36,69 @@ class Claim(NamedTuple):
     held: int
 
 
-def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], block_size: int, *, at_least: int = 0) -> int:
+def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], kv: KvDemand, *, at_least: int = 0) -> int:
     """The most blocks these requests can hold together at any later instant, or `at_least` if that is more.
 
-    O(n log n): rounding up to blocks is exact because decoders are kept in a histogram of their place within a block.
-    Instants that cannot exceed `at_least` even if every block were rounded up in full are passed over quickly.
+    O(n log n). Where layers have a window, a request grows in their groups until it holds the cap and stays there: a
+    second sum, of those that still grow. Instants that cannot exceed `at_least` even if every block were rounded up in
+    full are passed over quickly.
     """
-    prefilled = sum(blocks_for(claim.held + claim.left, block_size) for claim in prefilling)
+    prefilled = sum(kv.prefilling_blocks(claim.held + claim.left) for claim in prefilling)
     peak = max(at_least, prefilled)
-    num_alive = rounded_tokens = whole_blocks = 0
-    num_at_offset = [0] * block_size
-    for left, held in sorted(decoding, reverse=True):
-        num_alive += 1
-        rounded = held + block_size - 1
-        rounded_tokens += rounded
-        blocks, offset = divmod(rounded, block_size)
-        whole_blocks += blocks
-        num_at_offset[offset] += 1
-        if (rounded_tokens + num_alive * left) // block_size + prefilled <= peak:
+    descending = sorted(decoding, reverse=True)
+    growing = GrowingSum(kv.block_size)
+    capped = [
+        (cap, GrowingSum(kv.block_size), _until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
+    ]
+    for left, held in descending:
+        growing.add(held)
+        for _, below_cap, claims in capped:
+            while claims and claims[-1].left >= left:
+                below_cap.add(claims.pop().held)
+        most = kv.num_growing * growing.most(left)
+        for cap, below_cap, _ in capped:
+            most += cap.num_groups * (below_cap.most(left) + cap.decoding * (growing.num - below_cap.num))
+        if most + prefilled <= peak:
             continue
-        more_blocks, more_tokens = divmod(left, block_size)
-        used = whole_blocks + num_alive * more_blocks + sum(num_at_offset[block_size - more_tokens :])
-        for other in prefilling:
-            used += blocks_for(other.held + min(other.left, left), block_size)
+        used = kv.num_growing * growing.blocks(left)
+        for cap, below_cap, _ in capped:
+            used += cap.num_groups * (below_cap.blocks(left) + cap.decoding * (growing.num - below_cap.num))
+        used += sum(kv.prefilling_blocks(other.held + min(other.left, left)) for other in prefilling)
         peak = max(peak, used)
     return peak
+
+
+class GrowingSum:
+    """Blocks of requests that all grow by a token a step: rounding up is exact, by a histogram of places in a block."""
+
+    def __init__(self, block_size: int) -> None:
+        self.num = 0
+        self._block_size = block_size
+        self._rounded_tokens = self._whole_blocks = 0
+        self._num_at_offset = [0] * block_size
+
+    def add(self, held: int) -> None:
+        rounded = held + self._block_size - 1
+        blocks, offset = divmod(rounded, self._block_size)
+        self.num += 1
+        self._rounded_tokens += rounded
+        self._whole_blocks += blocks
+        self._num_at_offset[offset] += 1
+
+    def most(self, num_steps: int) -> int:
+        """No less than blocks(num_steps), and quick."""
+        return (self._rounded_tokens + self.num * num_steps) // self._block_size
+
+    def blocks(self, num_steps: int) -> int:
+        more_blocks, more_tokens = divmod(num_steps, self._block_size)
+        crossing = sum(self._num_at_offset[self._block_size - more_tokens :])
+        return self._whole_blocks + self.num * more_blocks + crossing
+
+
+def _until_capped(decoding: Iterable[Claim], cap_tokens: int) -> list[Claim]:
+    """The same requests as long as they hold less than the cap, soonest over first; those beyond it are left out."""
+    claims = (Claim(min(claim.left, cap_tokens - claim.held), claim.held) for claim in decoding)
+    return sorted(claim for claim in claims if claim.left > 0)
 
 
 def check_can_ever_fit(num_prompt_tokens: int, max_tokens: int, *, context: int, pool_tokens: int) -> None:

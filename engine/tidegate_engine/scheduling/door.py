@@ -61,7 +61,7 @@ class Door:
         rules = Rules(
             slots=engine.scheduler.slots,
             num_blocks=engine.pool.num_blocks,
-            block_size=engine.pool.block_size,
+            kv=engine.pool.kv,
             limits=engine.limits,
             step_time=engine.step_times.step_time,
             horizon_seconds=2 * self._limits.max_wait_seconds,

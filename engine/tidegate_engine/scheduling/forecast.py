@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self
 
+from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.request import Request
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
-from tidegate_engine.scheduling.blocks import blocks_for
 from tidegate_engine.scheduling.budget import BudgetLimits, token_budget
 from tidegate_engine.scheduling.scheduler import MAX_PARTIAL_PROMPTS
 from tidegate_engine.scheduling.step_fit import StepTime
@@ -51,7 +51,7 @@ class Rules:
 
     slots: int
     num_blocks: int
-    block_size: int
+    kv: KvDemand
     limits: BudgetLimits
     step_time: StepTime
     horizon_seconds: float  # beyond this the exact wait matters to nobody
@@ -128,8 +128,10 @@ class Forecast:
             return True
         decoding = [Claim(left=d.latest_end - self.step, held=d.base + self.step) for d in self.decoding]
         prefilling = [_claim(other) for other in self.prefilling]
-        (decoding if demand.num_missing_tokens <= left else prefilling).append(_claim(demand))
-        return peak_blocks(decoding, prefilling, rules.block_size, at_least=rules.num_blocks) <= rules.num_blocks
+        is_partial = demand.num_missing_tokens > left
+        is_partial |= rules.kv.prefilling_blocks(demand.num_tokens) > rules.kv.decoding_blocks(demand.num_tokens)
+        (prefilling if is_partial else decoding).append(_claim(demand))
+        return peak_blocks(decoding, prefilling, rules.kv, at_least=rules.num_blocks) <= rules.num_blocks
 
     def _advance(self) -> None:
         """On to the next event: the first prompt is computed, or the next answer ends."""
@@ -148,7 +150,7 @@ class Forecast:
         while self.decoding and self.decoding[0].expected_end <= self.step:
             ended = heapq.heappop(self.decoding)
             self.decoding_base -= ended.base
-            self.blocks_at_end -= blocks_for(ended.base + ended.latest_end, self.rules.block_size)
+            self.blocks_at_end -= self.rules.kv.prefilling_blocks(ended.base + ended.latest_end)
         self._compute_prompts(steps * chunk)
 
     def _compute_prompts(self, num_tokens: int) -> None:
@@ -190,7 +192,7 @@ class Forecast:
         return self.decoding_base + len(self.decoding) * self.step + computed
 
     def _end_blocks(self, demand: Demand) -> int:
-        return blocks_for(demand.num_tokens + demand.max_tokens - demand.num_outputs - 1, self.rules.block_size)
+        return self.rules.kv.prefilling_blocks(demand.num_tokens + demand.max_tokens - demand.num_outputs - 1)
 
 
 def _claim(demand: Demand) -> Claim:

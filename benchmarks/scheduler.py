@@ -55,7 +55,7 @@ def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int)
     for step in range(num_steps):
         while len(engine.queue) < num_waiting:
             num_arrived += 1
-            sampling = SamplingParams(max_tokens=1 + int(rng.expovariate(1 / MEAN_ANSWER)), ignore_eos=True)
+            sampling = SamplingParams(max_tokens=1 + int(rng.expovariate(1 / MEAN_ANSWER)))
             prompt = [7] * (1 + int(rng.expovariate(1 / MEAN_PROMPT)))
             engine.queue.add(new_request(str(num_arrived), prompt, sampling, clock[0]))
         runner.run_seconds = 0.0

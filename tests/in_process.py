@@ -16,9 +16,10 @@ from tidegate_engine.counters import Counters
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.runner import RowOutput, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
-from tidegate_engine.server.app import create_app
+from tidegate_engine.server.app import OPEN_ACCESS, create_app
+from tidegate_engine.server.callers import Access
 from tidegate_engine.server.front import Front, ServedModel, TextCodec
-from tidegate_engine.server.metrics import RequestMetrics, build_registry
+from tidegate_engine.server.metrics import build_registry
 from tidegate_engine.sim import SimRunner, SimSettings
 from tidegate_engine.text.byte_codec import ByteCodec
 from waiting import eventually_async
@@ -34,7 +35,7 @@ class Gate:
 
     def __init__(self, runner: SimRunner) -> None:
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self.eos_token_ids, self.vocab_size = runner.eos_token_ids, runner.vocab_size
+        self.vocab_size = runner.vocab_size
         self._runner = runner
         self._steps_left = -1
         self.batch = StepBatch(())  # the last one asked for
@@ -129,6 +130,7 @@ async def running_app(
     step_seconds: float = 0.0,
     codec: TextCodec | None = None,
     usual_tokens: int = 32,
+    access: Access = OPEN_ACCESS,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
     num_blocks = 8 * CONTEXT // BLOCK_SIZE
@@ -142,11 +144,10 @@ async def running_app(
         counters=counters,
     )
     engine.start()
-    metrics = RequestMetrics(MODEL)
     model = ServedModel((MODEL, "alias/of-it"), CONTEXT, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
     with ThreadPoolExecutor(1) as executor:
-        front = Front(engine, codec or ByteCodec(), model, metrics, executor, time.monotonic, time.time, ping_seconds)
-        app = create_app(front, build_registry(engine, metrics))
+        front = Front(engine, codec or ByteCodec(), model, executor, time.time, ping_seconds)
+        app = create_app(front, build_registry(engine, MODEL, access.keys), access)
         exchanges = Exchanges(app)
         transport = httpx.ASGITransport(exchanges, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:

@@ -31,4 +31,4 @@ def answers(
 
 
 def greedy_params(num_tokens: int) -> SamplingParams:
-    return SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
+    return SamplingParams(max_tokens=num_tokens, temperature=0.0)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from tidegate_engine.counters import Counters
 from tidegate_engine.errors import EngineFailed, GrammarFailed
 from tidegate_engine.outputs import ending_of, take_prompt_logprobs, token_chunk
-from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
 from tidegate_engine.patience import Patience
+from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
 from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget

@@ -27,13 +27,13 @@ def take_prompt_logprobs(request: Request, row: ScheduledRow, output: RowOutput)
     request.prompt_logprobs.extend(output.prompt_logprobs[num_known:])
 
 
-def ending_of(request: Request, token_id: int, eos_token_ids: frozenset[int]) -> Ending:
+def ending_of(request: Request, token_id: int) -> Ending:
     """For the token just sampled, which the request's constraint takes. A stop token at the last place is a stop.
 
     Raises GrammarFailed.
     """
     sampling = request.sampling
-    if token_id in sampling.stop_token_ids or (token_id in eos_token_ids and not sampling.ignore_eos):
+    if token_id in sampling.stop_token_ids:
         return Ending(FinishReason.STOP)
     if request.constraint:
         request.constraint.advance(token_id)

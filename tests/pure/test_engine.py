@@ -25,15 +25,15 @@ def test_the_end_of_sequence_token_stops_and_is_delivered():
 
 def test_a_stop_token_stops_only_the_request_that_names_it():
     engine = engine_of(ScriptedRunner(100, script={"a": (11, 12, 13), "b": (11, 12, 13)}))
-    engine.queue.add(request_of("a", 20, 3, stop_token_ids=frozenset({12})))
+    engine.queue.add(request_of("a", 20, 3, stop_token_ids=frozenset({EOS, 12})))
     engine.queue.add(request_of("b", 20, 3))
     answers = run_until_idle(engine)
     assert answers == {"a": ([11, 12], FinishReason.STOP), "b": ([11, 12, 13], FinishReason.LENGTH)}
 
 
-def test_ignore_eos_goes_on_but_stop_tokens_still_count():
+def test_without_the_end_token_among_its_stop_tokens_a_request_goes_on():
     engine = engine_of(ScriptedRunner(100, script={"a": (EOS, EOS, 9, 8)}))
-    engine.queue.add(request_of("a", 20, 4, ignore_eos=True, stop_token_ids=frozenset({9})))
+    engine.queue.add(request_of("a", 20, 4, stop_token_ids=frozenset({9})))
     assert run_until_idle(engine)["a"] == ([EOS, EOS, 9], FinishReason.STOP)
 
 
@@ -149,7 +149,7 @@ def test_cancelling_what_has_ended_or_never_was_does_nothing():
 
 
 def test_long_prompts_do_not_push_the_time_between_tokens_past_the_objective():
-    runner = ScriptedRunner(10_000, eos_token_ids=frozenset(), step_time=StepTime(0.03, 2e-3, 1e-7))
+    runner = ScriptedRunner(10_000, step_time=StepTime(0.03, 2e-3, 1e-7))
     engine = engine_of(runner, itl_seconds=0.1)
     for i in range(12):  # steps are measured first
         engine.queue.add(request_of(f"warm-{i}", 50 + 10 * i, 2))
@@ -169,7 +169,7 @@ def test_long_prompts_do_not_push_the_time_between_tokens_past_the_objective():
 
 
 def test_no_step_of_a_huge_prompt_is_so_long_that_the_engine_looks_stuck():
-    runner = ScriptedRunner(10_000, eos_token_ids=frozenset(), step_time=StepTime(0.03, 2e-3, 1e-7))
+    runner = ScriptedRunner(10_000, step_time=StepTime(0.03, 2e-3, 1e-7))
     engine = engine_of(runner)
     engine.queue.add(request_of("huge", 100_000, 2))
     lengths = []

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from tidegate_engine.request import SamplingParams
+from tidegate_engine.request import SamplingParams, ServiceClass
 from tidegate_engine.server.answers import DetokenizeAnswer, ModelCard, ModelExtra, ModelList, TokenizeAnswer
 from tidegate_engine.server.bodies import read_body
+from tidegate_engine.server.callers import caller_of
 from tidegate_engine.server.errors import ApiError, unknown_model
 from tidegate_engine.server.front import Front
 from tidegate_engine.server.generation import Generation, PromptPlan
@@ -35,7 +36,7 @@ router = APIRouter()
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     front = _front(request)
-    body = await read_body(request, ChatRequest, max_bytes=front.max_body_bytes)
+    body = await read_body(request, ChatRequest, front.body_limits)
     front.model.check_name(body.model)
     prompt = await encode_chat(front, body.messages)
     return await _answer(request, front, body, [prompt], ChatRenderer, id_prefix="chatcmpl")
@@ -44,7 +45,7 @@ async def chat_completions(request: Request) -> Response:
 @router.post("/v1/completions")
 async def completions(request: Request) -> Response:
     front = _front(request)
-    body = await read_body(request, CompletionRequest, max_bytes=front.max_body_bytes)
+    body = await read_body(request, CompletionRequest, front.body_limits)
     front.model.check_name(body.model)
     special = body.add_special_tokens is not False
     prompts = [await encode_prompt(front, prompt, add_special_tokens=special) for prompt in body.prompts]
@@ -69,7 +70,7 @@ async def model(request: Request, name: str) -> Response:
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     front = _front(request)
-    body = await read_body(request, TokenizeRequest, max_bytes=front.max_body_bytes)
+    body = await read_body(request, TokenizeRequest, front.body_limits)
     _check_optional_name(front, body.model)
     if body.messages is not None:
         tokens = await encode_chat(front, body.messages)
@@ -82,7 +83,7 @@ async def tokenize(request: Request) -> Response:
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     front = _front(request)
-    body = await read_body(request, DetokenizeRequest, max_bytes=front.max_body_bytes)
+    body = await read_body(request, DetokenizeRequest, front.body_limits)
     _check_optional_name(front, body.model)
     return _json(DetokenizeAnswer(prompt=await decode_tokens(front, body.tokens)).encode())
 
@@ -98,7 +99,8 @@ async def _answer(
 ) -> Response:
     head = AnswerHead(f"{id_prefix}-{uuid.uuid4().hex}", int(front.wall_clock()), body.model)
     options = body.stream_options or StreamOptions()
-    plans = [PromptPlan(prompt, _sampling(front, body, len(prompt)), body.stop_strings) for prompt in prompts]
+    terms = caller_of(request).terms(service_class=_service_class(body), priority=body.priority or 0)
+    plans = [PromptPlan(prompt, _sampling(front, body, len(prompt)), terms, body.stop_strings) for prompt in prompts]
     renderer = make_renderer(head, options)
     generation = Generation(front, head.id, plans)
     if body.stream:
@@ -110,11 +112,15 @@ async def _answer(
     return _json(renderer.whole(choices, generation.usage()))
 
 
+def _service_class(body: GenerationRequest) -> ServiceClass:
+    return ServiceClass.SPOT if body.service_tier == "flex" else ServiceClass.GUARANTEED
+
+
 def _sampling(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> SamplingParams:
     stop_token_ids = frozenset(body.stop_token_ids or ())
     check_token_ids(front, sorted(stop_token_ids), param="stop_token_ids")
     if not body.ignore_eos:
-        stop_token_ids |= front.codec.eos_token_ids  # files may name more ends of a turn than the model's config
+        stop_token_ids |= front.codec.eos_token_ids
     return SamplingParams(
         max_tokens=front.model.new_tokens(num_prompt_tokens, body.wanted_tokens),
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -122,7 +128,6 @@ def _sampling(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> 
         top_k=min(max(0, body.top_k or 0), front.model.vocab_size),
         seed=body.seed,
         stop_token_ids=stop_token_ids,
-        ignore_eos=bool(body.ignore_eos),
     )
 
 

@@ -6,6 +6,9 @@ client's tokens, counts and stop strings behave as with a real model.
 
 from collections.abc import Mapping, Sequence
 
+from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatOptions
+from tidegate_engine.text.detokenizer import NONE_SHOWN
+
 PRINTABLE = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.0123456789"
 
 
@@ -14,18 +17,33 @@ class ByteCodec:
 
     def __init__(self) -> None:
         self.max_token_bytes = 1
-        self.eos_token_ids: frozenset[int] = frozenset()
+        self.eos_token_ids = frozenset({0})  # no text has it: what a simulated answer ends with
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:  # noqa: ARG002 - it has no special tokens
         return list(text.encode())
 
-    def encode_chat(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
-        return list("".join(f"{turn['role']}: {turn['content']}\n" for turn in turns).encode())
+    @property
+    def chat_template(self) -> str | None:
+        return None
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        options: ChatOptions = DEFAULT_OPTIONS,  # noqa: ARG002 - a rehearsal's model knows no tools
+    ) -> str:
+        return "".join(f"{turn['role']}: {turn['content']}\n" for turn in messages)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return PRINTABLE[token_id % len(PRINTABLE)].encode()
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token_id % 256 for token_id in token_ids).decode("utf-8", "replace")
 
-    def decoder(self, prompt_token_ids: Sequence[int]) -> "PrintableDecoder":  # noqa: ARG002 - it has no state
+    def decoder(
+        self,
+        prompt_token_ids: Sequence[int] = (),  # noqa: ARG002 - it has no state
+        shown: frozenset[str] | None = NONE_SHOWN,  # noqa: ARG002 - it has no special tokens
+    ) -> "PrintableDecoder":
         return PrintableDecoder()
 
 

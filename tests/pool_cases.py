@@ -19,6 +19,14 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"accelerator": {"resource": "cpu", "memory": "4Gi"}, **_LIMITS},
         "accelerator.memory does not apply to a cpu pool",
     ),
+    "cpu with a GPU's KV cache": (
+        _CPU | _LIMITS | {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "Fp8"}},
+        "model.kvCacheDtype Fp8 needs a GPU of compute capability 8.9 or newer; a cpu pool takes Int8",
+    ),
+    "a GPU with int8 weights": (
+        {"model": {"uri": "pvc://models/qwen3", "quantization": "Int8"}},
+        "model.quantization is offered for cpu pools only",
+    ),
     "an endless device": ({"accelerator": {"memory": "9e99"}}, "accelerator.memory is at most 8Pi"),
     "an endless limit": ({"pod": {"resources": {"limits": {"memory": "9e99"}}}}, "resources.limits are at most 8Pi"),
     "an endless request": ({"pod": {"resources": {"requests": {"cpu": 10**17}}}}, "resources.requests are at most 8Pi"),
@@ -32,6 +40,9 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
 
 FINE: dict[str, dict[str, Any]] = {
     "cpu with its memory": _CPU | _LIMITS,
+    "cpu with an int8 KV cache": _CPU | _LIMITS | {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "Int8"}},
+    "a GPU with an fp8 KV cache": {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "Fp8"}},
+    "cpu with int8 weights": _CPU | _LIMITS | {"model": {"uri": "pvc://models/qwen3", "quantization": "Int8"}},
     "only a minimum": {"minReplicas": 2},
     "only a maximum": {"maxReplicas": 2},
     "only the largest context": {"context": {"max": 4096}},

@@ -115,12 +115,12 @@ def _share(shape: ModelShape, group: WeightGroup, storage: Storage, device: Devi
     return group_bytes if group.rule is TpRule.REPLICATED else -(-group_bytes // tensor_parallel)
 
 
-def free_after_load(shape: ModelShape, target: Target, used_bytes: int) -> int:
+def free_after_load(shape: ModelShape, target: Target, used_bytes: int, storage: Storage | None = None) -> int:
     """Bytes for the KV pool, given what the process measurably uses once its weights are loaded. Never negative.
 
     On CPU the estimate is a floor: the tokenizer loads beside the weights, and what is not there yet will come.
     """
     overhead = overhead_of(shape, target)
     if target.device == Device.CPU:
-        used_bytes = max(used_bytes, overhead.runtime + weight_bytes(shape, storage_of(shape), target.device))
+        used_bytes = max(used_bytes, overhead.runtime + weight_bytes(shape, storage or storage_of(shape), target.device))
     return max(0, target.memory_bytes - overhead.total + overhead.runtime - used_bytes)

@@ -14,7 +14,7 @@ from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, Constraint, Fit, Remedy, RemedyKind
 from tidegate_core.quantity import format_bytes, format_quantity
 from tidegate_core.solve import wanted_context
-from tidegate_core.storage import KV_INT8
+from tidegate_core.storage import KV_8BIT, Quantization
 
 _MEMORY_STEP = 2**28  # memory is recommended in steps of 256 MiB
 _MOST_MEMORY = 2**44  # no device has more: beyond that the demand is wrong, not the device
@@ -50,7 +50,11 @@ def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
 
 
 def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:
-    yield RemedyKind.KV_8BIT, "8-bit KV cache", replace(case, storage=replace(case.storage, kv_width=KV_INT8))
+    if case.storage.kv_width != KV_8BIT:
+        yield RemedyKind.KV_8BIT, "int8 KV cache", replace(case, storage=replace(case.storage, kv_width=KV_8BIT))
+    if case.storage.quantization is None and case.target.device == Device.CPU:
+        int8 = replace(case.storage, quantization=Quantization.INT8)
+        yield RemedyKind.WEIGHTS_8BIT, "int8 weights", replace(case, storage=int8)
     yield RemedyKind.WEIGHTS_4BIT, "4-bit weights", replace(case, storage=replace(case.storage, are_weights_4bit=True))
     if case.target.device == Device.CUDA:
         yield from _more_gpus(fit, case)

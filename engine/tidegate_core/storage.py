@@ -3,11 +3,12 @@
 On CPU the matrices of a 16-bit model are packed as fp16 for FBGEMM, twice as fast as fp32 and exact enough. Packing
 pads each matrix to whole blocks of 512 columns. Embedding rows are then looked up in the mapped file, which is no
 private memory, so a tied embedding is held once, as the packed head. Vectors are small and kept in fp32. A float32
-model stays float32 and unpacked, so that its output equals the reference token for token.
+model stays float32 and unpacked, so that its output equals the reference token for token. Quantised to int8, matrices
+of either are packed alike, with a scale, a zero point and a sum for each output.
 """
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from tidegate_core.accelerator import Device
 from tidegate_core.shape import ModelShape, WeightGroup, WeightRole
@@ -15,6 +16,7 @@ from tidegate_core.shape import ModelShape, WeightGroup, WeightRole
 _FLOAT32_NAMES = frozenset({"f32", "fp32", "float32"})
 _PACKED_COLUMNS = 512  # FBGEMM's block: 640 columns take the memory of 1,024
 _PACKED_ROLES = frozenset({WeightRole.LINEAR, WeightRole.HEAD})
+_INT8_BYTES_PER_ROW = 12  # what FBGEMM keeps of each: scale, zero point and sum, 4 B each
 _INT4_BITS_PER_ELEMENT = 4.25  # groups of 128 with a 16-bit scale and a 16-bit zero point
 
 
@@ -38,6 +40,20 @@ KEPT_BYTES: dict[tuple[WeightRole, Device, Precision], int] = {
 }
 
 
+class KvDtype(StrEnum):
+    """What keys and values are kept in; `auto` is 16 bits, for float32 models 32."""
+
+    AUTO = "auto"
+    INT8 = "int8"
+    FP8 = "fp8"  # e4m3
+
+
+class Quantization(StrEnum):
+    """What matrices are rounded to when a model is loaded."""
+
+    INT8 = "int8"  # a scale per output
+
+
 @dataclass(frozen=True)
 class KvWidth:
     """Bytes of one KV element, and of the scale that a quantised vector carries."""
@@ -50,7 +66,7 @@ class KvWidth:
         return head_dim * self.element_bytes + self.scale_bytes
 
 
-KV_INT8 = KvWidth(element_bytes=1, scale_bytes=2)  # an fp16 scale per token and head
+KV_8BIT = KvWidth(element_bytes=1, scale_bytes=2)  # int8 or fp8, and an fp16 scale per token and head
 
 
 @dataclass(frozen=True)
@@ -59,13 +75,16 @@ class Storage:
 
     precision: Precision
     kv_width: KvWidth
-    are_weights_4bit: bool = False
+    quantization: Quantization | None = None
+    are_weights_4bit: bool = False  # priced, not served
 
     def weight_bytes(self, group: WeightGroup, device: Device, *, is_tied: bool = False) -> int:
         """What a weight group takes, whatever its dtype in the checkpoint; a tied embedding is kept as a head."""
         if self.are_weights_4bit and group.role is WeightRole.LINEAR:
             return int(group.num_elements * _INT4_BITS_PER_ELEMENT / 8)
         role = WeightRole.HEAD if is_tied else group.role
+        if self.quantization is Quantization.INT8 and device == Device.CPU and role is not WeightRole.NORM:
+            return _int8_bytes(group) if role in _PACKED_ROLES else 0
         is_packed = device == Device.CPU and self.precision is Precision.BITS_16 and role in _PACKED_ROLES
         num_elements = _packed_elements(group) if is_packed else group.num_elements
         return num_elements * KEPT_BYTES[role, device, self.precision]
@@ -77,7 +96,14 @@ def _packed_elements(group: WeightGroup) -> int:
     return group.num_elements // group.width * (-(-group.width // _PACKED_COLUMNS) * _PACKED_COLUMNS)
 
 
-def storage_of(shape: ModelShape) -> Storage:
-    """How the engine keeps this model unless told otherwise."""
+def _int8_bytes(group: WeightGroup) -> int:
+    num_rows = 0 if group.width is None else group.num_elements // group.width
+    return _packed_elements(group) + num_rows * _INT8_BYTES_PER_ROW
+
+
+def storage_of(
+    shape: ModelShape, kv_dtype: KvDtype = KvDtype.AUTO, quantization: Quantization | None = None
+) -> Storage:
+    """How the engine keeps this model, as far as it is not told otherwise."""
     precision = Precision.BITS_32 if shape.dtype.lower() in _FLOAT32_NAMES else Precision.BITS_16
-    return Storage(precision, KvWidth(precision.value))
+    return Storage(precision, KvWidth(precision.value) if kv_dtype is KvDtype.AUTO else KV_8BIT, quantization)

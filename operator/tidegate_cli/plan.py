@@ -20,6 +20,7 @@ from tidegate_core.accelerator import Device
 from tidegate_core.errors import CoreError
 from tidegate_core.fit import Demand
 from tidegate_core.sizing import plan_fit
+from tidegate_core.storage import KvDtype, Quantization, storage_of
 
 if TYPE_CHECKING:
     from tidegate_operator.api.v1alpha1 import InferencePool
@@ -43,6 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device.add_argument("--gpu-memory", metavar="SIZE", help="a GPU by its memory, such as 24Gi")
     device.add_argument("--cpu-memory", metavar="SIZE", help="a CPU pool by its pods' memory limit, such as 4Gi")
     parser.add_argument("--context", type=_count, metavar="N", help="longest sequence wanted, in tokens")
+    parser.add_argument("--kv-dtype", choices=tuple(KvDtype), help="KV cache (default: auto, as wide as the model)")
+    parser.add_argument("--quantization", choices=tuple(Quantization), help="weights on CPU (default: as they are)")
     parser.add_argument("--prompt-tokens", type=_count, metavar="N", help="p90 prompt length (default: 900)")
     parser.add_argument("--output-tokens", type=_count, metavar="N", help="p90 output length (default: 300)")
     parser.add_argument("--users", type=_count, metavar="N", help="people at once: also shows the load they offer")
@@ -61,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
         pool = None if arguments.file is None else _read_pool(arguments.file)
         device = _device(arguments, pool)
         demand = _demand(arguments, pool)
+        kv_dtype = _kv_dtype(arguments, pool, device)
+        quantization = _quantization(arguments, pool, device)
         shape = read_shape(_model_path(arguments, pool))
     except (BadPlan, CoreError) as error:
         return _refuse(error, PlanExit.BAD_INPUT)
@@ -68,10 +73,11 @@ def run(arguments: argparse.Namespace) -> int:
         return _refuse(error, PlanExit.MODEL_UNREACHABLE)
     except CheckpointError as error:
         return _refuse(error, PlanExit.BAD_INPUT)
+    storage = storage_of(shape, kv_dtype, quantization)
     if device is None:
-        fit, device = smallest_gpu(lambda target: plan_fit(shape, target, demand))
+        fit, device = smallest_gpu(lambda target: plan_fit(shape, target, demand, storage))
     else:
-        fit = plan_fit(shape, device.target, demand)
+        fit = plan_fit(shape, device.target, demand, storage)
     answer = Answer(shape, demand, device, fit)
     print(to_json(answer) if arguments.output == "json" else to_table(answer))
     return PlanExit.FITS if answer.is_good else PlanExit.DOES_NOT_FIT
@@ -137,6 +143,30 @@ def _device(arguments: argparse.Namespace, pool: "InferencePool | None") -> Plan
         return device_with(Device.CPU, limit, "spec.pod.resources.limits.memory")
     memory = pool.spec.accelerator.memory
     return None if memory is None else device_with(Device.CUDA, memory, "spec.accelerator.memory")
+
+
+def _kv_dtype(arguments: argparse.Namespace, pool: "InferencePool | None", device: PlannedDevice | None) -> KvDtype:
+    given = KvDtype(arguments.kv_dtype) if arguments.kv_dtype is not None else None
+    if given is None and pool is not None:
+        from tidegate_operator.fitting import kv_dtype
+
+        given = kv_dtype(pool)
+    if given is KvDtype.FP8 and device is not None and device.target.device == Device.CPU:
+        raise BadPlan("an fp8 KV cache needs a GPU of compute capability 8.9 or newer; --kv-dtype int8 is as small")
+    return given or KvDtype.AUTO
+
+
+def _quantization(
+    arguments: argparse.Namespace, pool: "InferencePool | None", device: PlannedDevice | None
+) -> Quantization | None:
+    given = Quantization(arguments.quantization) if arguments.quantization is not None else None
+    if given is None and pool is not None:
+        from tidegate_operator.fitting import quantization
+
+        given = quantization(pool)
+    if given is not None and (device is None or device.target.device != Device.CPU):
+        raise BadPlan(f"{given} weights are offered on CPU only: give --cpu-memory, or leave --quantization out")
+    return given
 
 
 def _demand(arguments: argparse.Namespace, pool: "InferencePool | None") -> Demand:

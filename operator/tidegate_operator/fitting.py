@@ -13,7 +13,9 @@ from tidegate_core.quantity import parse_bytes, parse_quantity
 from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_fit
+from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.spec import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.status import ModelStatus, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import Node
@@ -21,6 +23,8 @@ from tidegate_operator.observed import Node
 MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, written by GPU feature discovery
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 _MIB = 2**20
+_KV_DTYPES = {None: KvDtype.AUTO, KvCacheDtype.INT8: KvDtype.INT8, KvCacheDtype.FP8: KvDtype.FP8}
+_QUANTIZATIONS = {None: None, WeightQuantization.INT8: Quantization.INT8}
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ def find_fit(pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | N
     memory_bytes = device_memory_bytes(pool, nodes)
     if memory_bytes is None:
         return FitFinding(None, Reason.MEMORY_UNKNOWN, _unknown_memory(pool, nodes))
-    fit = plan_fit(shape, target(pool, memory_bytes), demand(pool))
+    fit = plan_fit(shape, target(pool, memory_bytes), demand(pool), storage(pool, shape))
     if not fit.fits:
         return FitFinding(fit, Reason.DOES_NOT_FIT, _with_remedies(pool, fit))
     if fit.context < fit.context_wanted:
@@ -51,6 +55,21 @@ def find_fit(pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | N
 
 def target(pool: InferencePool, memory_bytes: int) -> Target:
     return Target(device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA, memory_bytes=memory_bytes)
+
+
+def kv_dtype(pool: InferencePool) -> KvDtype:
+    """The spec's word as the engine's."""
+    return _KV_DTYPES[pool.spec.model.kv_cache_dtype]
+
+
+def quantization(pool: InferencePool) -> Quantization | None:
+    """The spec's word as the engine's."""
+    return _QUANTIZATIONS[pool.spec.model.quantization]
+
+
+def storage(pool: InferencePool, shape: ModelShape) -> Storage:
+    """How the pool's engines keep the model."""
+    return storage_of(shape, kv_dtype(pool), quantization(pool))
 
 
 def demand(pool: InferencePool) -> Demand:
@@ -169,6 +188,10 @@ def _in_the_spec(pool: InferencePool, remedy: Remedy) -> str:
         case RemedyKind.MORE_MEMORY | RemedyKind.LARGER_GPU:
             told = " and tell its size in accelerator.memory" if pool.spec.accelerator.memory else ""
             return f"choose nodes with {action} by pod.nodeSelector{told} {gives}"
+        case RemedyKind.KV_8BIT:
+            return f"set model.kvCacheDtype to {KvCacheDtype.INT8} {gives}"
+        case RemedyKind.WEIGHTS_8BIT:
+            return f"set model.quantization to {WeightQuantization.INT8} {gives}"
         case RemedyKind.SMALLER_CONTEXT if not remedy.slots:  # the model allows it, the device needs more than that
             return f"set context.min to at most {remedy.context}"
         case RemedyKind.SMALLER_CONTEXT:

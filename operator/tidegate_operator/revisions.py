@@ -17,7 +17,7 @@ from tidegate_core.launch import Device, EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import BadRevision
-from tidegate_operator.fitting import sizing_status
+from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
 from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.controller_revision import controller_revision
 from tidegate_operator.manifests.deployment import RolloutStrategy, rollout_strategy
@@ -161,6 +161,8 @@ def engine_launch(pool: InferencePool, fit: Fit, defaults: EngineDefaults) -> En
         context=fit.context,
         slots=fit.slots,
         kv_memory=None if measures_memory else fit.kv_pool_bytes,
+        kv_dtype=kv_dtype(pool),
+        quantization=quantization(pool),
         max_queue=spec.queue.max_requests,
         max_wait_seconds=spec.queue.max_wait_seconds,
         prompt_tokens=spec.traffic.prompt_tokens,

@@ -116,3 +116,28 @@ def _forget_the_last_column(matrix, bias):
 
 def _refuse(matrix, bias):
     raise RuntimeError("Didn't find engine for operation quantized::linear_prepack_fp16")
+
+
+@pytest.mark.parametrize("kind", ["exact", "rounded", "rounded, not packed", "quantised", "quantised, not packed"])
+@pytest.mark.parametrize("shape", [(200, 896), (96, 33), (64, 1500)])
+def test_deterministic_layers_give_a_row_the_same_bits_in_any_batch(kind, shape):
+    x, weight, bias = case(shape, 100)
+    can_pack = "not packed" not in kind
+    choice = LinearChoice(
+        _no_clock,
+        pack=PackedLinear if can_pack else _refuse,
+        can_multiply_int8=lambda: can_pack,
+        deterministic=True,
+    )
+    made = {"exact": lambda: choice.exact(weight, bias), "rounded": lambda: choice.rounded(DenseMatrix(weight), bias)}
+    layer = made.get(kind.partition(",")[0], lambda: choice.quantised(DenseMatrix(weight), bias))()
+    expected = torch.cat([layer(row[None]) for row in x])
+    for rows in (1, 2, 8, 33, 100):
+        for batch, where in ((x[:rows], slice(rows)), (x[-rows:], slice(-rows, None))):
+            assert torch.equal(layer(batch.clone()), expected[where])
+    atol = 0.2 if "quantised" in kind else 5e-3
+    torch.testing.assert_close(expected, F.linear(x, weight, bias), atol=atol, rtol=0.01)
+
+
+def _no_clock():
+    raise AssertionError("deterministic layers are not chosen by speed")

@@ -5,6 +5,7 @@ A model file asks the loader for parts by tensor name and stays ignorant of file
     device  checkpoint   activations  matrices               norms  embedding
     cpu     float32      fp32         fp32, order chosen     fp32   fp32
     cpu     16 bit       fp32         fp16, packed           fp32   in the mapped file
+    cpu     any, int8    fp32         int8, packed           fp32   in the mapped file
     cuda    any          its dtype    its dtype              fp32   its dtype
 """
 
@@ -15,7 +16,7 @@ from typing import Self, TypeVar
 import torch
 import torch.nn.functional as F
 
-from tidegate_core.storage import Precision
+from tidegate_core.storage import Precision, Quantization, Storage
 from tidegate_engine.compute.linear import Linear, PlainLinear
 from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.matrix import Matrix, StoredMatrix, Workshop, kept_whole
@@ -36,17 +37,21 @@ class LayerLoader:
         *,
         device: torch.device,
         dtype: torch.dtype,
-        precision: Precision,
+        storage: Storage,
         choice: LinearChoice,
     ) -> None:
-        """`dtype` is the activations'; `precision` says whether matrices may be rounded to 16 bits."""
+        """`dtype` is the activations'; `storage` says what matrices may be rounded to."""
         self._weights = weights
         self._names = frozenset(weights.names())
         self._device = device
         self._dtype = dtype
-        self._precision = precision
         self._choice = choice
-        self._workshop = Workshop(torch.float32 if self._is_rounded else dtype)
+        self._make_packed: Callable[[Matrix, torch.Tensor | None], Linear] | None = None
+        if device.type == "cpu" and storage.quantization is Quantization.INT8:
+            self._make_packed = choice.quantised
+        elif device.type == "cpu" and storage.precision is Precision.BITS_16:
+            self._make_packed = choice.rounded
+        self._workshop = Workshop(torch.float32 if self._make_packed else dtype)
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +63,7 @@ class LayerLoader:
         """One layer from the matrices of several, their outputs side by side: "…q_proj", "…k_proj", …"""
         biases = [self.vector(f"{name}.bias") for name in names if f"{name}.bias" in self._names]
         matrix, bias = self._matrix(*names), torch.cat(biases) if biases else None
-        return self._choice.rounded(matrix, bias) if self._is_rounded else self._plain(self._kept(matrix), bias)
+        return self._make_packed(matrix, bias) if self._make_packed else self._plain(self._kept(matrix), bias)
 
     def vector(self, name: str) -> torch.Tensor:
         """A norm's weight or a bias."""
@@ -70,7 +75,7 @@ class LayerLoader:
         Where the head is packed, embedding rows are therefore looked up in the mapped file.
         """
         has_own_head = f"{head}.weight" in self._names
-        if self._is_rounded:
+        if self._make_packed:
             return self._weights.lookup(f"{embedding}.weight"), self.linear(head if has_own_head else embedding)
         table, dtype = self._kept(self._matrix(embedding)), self._dtype
         return (
@@ -82,10 +87,6 @@ class LayerLoader:
         """Layers side by side: decoding and packing hold no interpreter lock."""
         with ThreadPoolExecutor(self._workshop.num_threads, thread_name_prefix="layers") as pool:
             return tuple(pool.map(make, range(num_layers)))
-
-    @property
-    def _is_rounded(self) -> bool:
-        return self._device.type == "cpu" and self._precision is Precision.BITS_16
 
     def _matrix(self, *names: str) -> Matrix:
         return StoredMatrix(self._weights, [f"{name}.weight" for name in names], self._workshop)

@@ -5,6 +5,7 @@ packed for FBGEMM is 2 to 6 times faster than plain fp32. Two rules keep results
 
     float32 checkpoint   computed exactly in fp32; only the order of the operands is chosen, per shape and rows
     16-bit or GGUF       fp16 weights with fp32 activations; packed, unless this machine cannot
+    any, if asked for    int8 weights and activations: int8.py
 
 On CUDA the library chooses. What is kept per weight is tidegate_core.storage's table, whatever is chosen here.
 """
@@ -81,12 +82,33 @@ class WidenedLinear:
     def __init__(self, matrix: Matrix, bias: torch.Tensor | None) -> None:
         self.weight = kept_whole(matrix, torch.float16)
         self.bias = bias
-        self._piece_rows = max(1, WIDENED_ELEMENTS // matrix.shape[1])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        product = torch.empty(self.weight.shape[0], x.shape[0], dtype=x.dtype, device=x.device)
-        for start in range(0, self.weight.shape[0], self._piece_rows):
-            piece = self.weight[start : start + self._piece_rows]
-            torch.mm(piece.to(x.dtype), x.T, out=product[start : start + self._piece_rows])
-        result = product.T.contiguous()
+        result = widened_product(self.weight, x)
         return result if self.bias is None else result.add_(self.bias)
+
+
+def widened_product(weight: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The product x W^T for weights of a narrower dtype."""
+    num_rows = max(1, WIDENED_ELEMENTS // weight.shape[1])
+    product = torch.empty(weight.shape[0], x.shape[0], dtype=x.dtype, device=x.device)
+    for start in range(0, weight.shape[0], num_rows):
+        piece = weight[start : start + num_rows]
+        torch.mm(piece.to(x.dtype), x.T, out=product[start : start + num_rows])
+    return product.T.contiguous()
+
+
+class FixedRowsLinear:
+    """Multiplies always so many rows at once, the last ones beside zeros.
+
+    Kernels differ in the order of their sums by the number of rows, so elsewhere a row's last bits move with the batch.
+    """
+
+    def __init__(self, layer: Linear, num_rows: int) -> None:
+        self._layer = layer
+        self._num_rows = num_rows
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        num_missing = -x.shape[0] % self._num_rows
+        full = F.pad(x, (0, 0, 0, num_missing)) if num_missing else x.contiguous()
+        return torch.cat([self._layer(rows) for rows in full.split(self._num_rows)])[: x.shape[0]]

@@ -9,11 +9,21 @@ default.
 from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
+from threading import Lock
 
 import torch
 import torch.nn.functional as F
 
-from tidegate_engine.compute.linear import Linear, Order, PackedLinear, PlainLinear, WidenedLinear, multiply
+from tidegate_engine.compute.int8 import Int8Linear, WidenedInt8Linear, multiplies_int8
+from tidegate_engine.compute.linear import (
+    FixedRowsLinear,
+    Linear,
+    Order,
+    PackedLinear,
+    PlainLinear,
+    WidenedLinear,
+    multiply,
+)
 from tidegate_engine.compute.matrix import DenseMatrix, Matrix
 
 MEASURED_ROWS = (1, 4, 16, 64)  # a step's rows are rounded up to one of these, larger ones down to the last
@@ -22,15 +32,33 @@ SMALLEST_ELEMENTS = 1 << 16  # below, the difference is less than its measuremen
 NUM_RUNS = 3  # the fastest counts: other processes only make runs slower
 PROBE_ROWS, PROBE_COLUMNS = 24, 640  # neither a multiple of the kernels' blocks
 
+# Deterministic mode: FBGEMM's smallest kernel for all CPUs takes six rows, so every row meets the same one. Sixteen
+# rows of fp32 begin at multiples of 64 bytes whatever their length, since MKL's order of sums depends on that too.
+PACKED_FIXED_ROWS = 6
+PLAIN_FIXED_ROWS = 16
+
 Pack = Callable[[Matrix, torch.Tensor | None], Linear]
 
 
 class LinearChoice:
     """One per process, filled while a model loads."""
 
-    def __init__(self, clock: Callable[[], float], budget_seconds: float = 0.5, pack: Pack = PackedLinear) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        budget_seconds: float = 0.5,
+        pack: Pack = PackedLinear,
+        can_multiply_int8: Callable[[], bool] = multiplies_int8,
+        *,
+        deterministic: bool = False,
+    ) -> None:
+        """`deterministic`: a row's product is the same to the bit whatever rows are beside it; nothing is measured."""
         self._clock = clock
         self._pack = pack
+        self._probe_int8 = can_multiply_int8
+        self._is_deterministic = deterministic
+        self._lock = Lock()
+        self._can_multiply_int8: bool | None = None
         self._budget_seconds = budget_seconds
         self._spent_seconds = 0.0
         self._orders: dict[tuple[int, ...], tuple[Order, ...]] = {}
@@ -38,6 +66,8 @@ class LinearChoice:
 
     def exact(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Linear:
         """For weights in the dtype that is computed in."""
+        if self._is_deterministic:
+            return FixedRowsLinear(PlainLinear(weight, bias, lambda _: Order.WEIGHT_FIRST), PLAIN_FIXED_ROWS)
         shape = tuple(weight.shape)
         if shape not in self._orders:
             self._orders[shape] = tuple(self._fastest_order(weight, rows) for rows in MEASURED_ROWS)
@@ -51,7 +81,22 @@ class LinearChoice:
         """
         if self._can_pack is None:
             self._can_pack = packs_rightly(self._pack)
-        return self._pack(matrix, bias) if self._can_pack else WidenedLinear(matrix, bias)
+        layer, num_rows = (
+            (self._pack(matrix, bias), PACKED_FIXED_ROWS)
+            if self._can_pack
+            else (WidenedLinear(matrix, bias), PLAIN_FIXED_ROWS)
+        )
+        return FixedRowsLinear(layer, num_rows) if self._is_deterministic else layer
+
+    def quantised(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        """For weights that are to be int8. Integers have no order of sums, so this is deterministic as it is."""
+        with self._lock:
+            if self._can_multiply_int8 is None:
+                self._can_multiply_int8 = self._probe_int8()
+        if self._can_multiply_int8:
+            return Int8Linear(matrix, bias)
+        layer = WidenedInt8Linear(matrix, bias)
+        return FixedRowsLinear(layer, PLAIN_FIXED_ROWS) if self._is_deterministic else layer
 
     def _fastest_order(self, weight: torch.Tensor, rows: int) -> Order:
         default = Order.ROWS_FIRST if rows == 1 else Order.WEIGHT_FIRST

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.base import GROUP
+from tidegate_operator.api.spec import KvCacheDtype
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
 
@@ -95,6 +96,18 @@ CPU_HAS_NO_DEVICE_MEMORY = Rule(
     "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
     lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.accelerator.memory is None,
 )
+FP8_NEEDS_A_GPU = Rule(
+    "spec",
+    "self.accelerator.resource != 'cpu' || !has(self.model.kvCacheDtype) || self.model.kvCacheDtype != 'Fp8'",
+    "model.kvCacheDtype Fp8 needs a GPU of compute capability 8.9 or newer; a cpu pool takes Int8, which is as small",
+    lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.model.kv_cache_dtype is not KvCacheDtype.FP8,
+)
+INT8_WEIGHTS_NEED_A_CPU = Rule(
+    "spec",
+    "self.accelerator.resource == 'cpu' || !has(self.model.quantization)",
+    "model.quantization is offered for cpu pools only; leave it out, or set accelerator.resource to cpu",
+    lambda pool: pool.spec.accelerator.is_cpu or pool.spec.model.quantization is None,
+)
 DEVICE_MEMORY_SIZE = Rule(
     "spec.accelerator.memory",
     f"quantity(string(self)).compareTo(quantity('{MOST}')) <= 0",
@@ -128,8 +141,8 @@ OUR_ANNOTATIONS = Rule(
 
 RULES = (
     NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
-    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE,
-    OUR_LABELS, OUR_ANNOTATIONS,
+    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, FP8_NEEDS_A_GPU, INT8_WEIGHTS_NEED_A_CPU,
+    DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS,
 )  # fmt: skip
 
 

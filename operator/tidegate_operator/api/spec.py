@@ -16,6 +16,19 @@ Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_le
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
+class KvCacheDtype(StrEnum):
+    """What keys and values are kept in."""
+
+    INT8 = "Int8"
+    FP8 = "Fp8"
+
+
+class WeightQuantization(StrEnum):
+    """What weights are rounded to when an engine loads them."""
+
+    INT8 = "Int8"
+
+
 class ModelSource(ApiModel):
     """Where the model is and how clients call it."""
 
@@ -27,6 +40,12 @@ class ModelSource(ApiModel):
     """Names clients may give as `model`. Absent: the pool's name."""
     chat_template: str | None = Field(default=None, min_length=1, max_length=65536)
     """Jinja chat template for a model that has none. Absent: the model's own."""
+    kv_cache_dtype: KvCacheDtype | None = None
+    """Int8 holds twice the tokens in the same memory, on every device, at a small loss of quality. Fp8 is as small and
+    needs GPUs of compute capability 8.9 (Ada, Hopper) or newer. Absent: as wide as the model."""
+    quantization: WeightQuantization | None = None
+    """Int8 rounds weights when they are loaded: half the memory of 16 bits and two to three times the speed, at a small
+    loss of quality. Only for cpu pools. Absent: weights stay as they are."""
 
     @property
     def claim(self) -> str:

@@ -35,7 +35,7 @@ class Gate:
 
     def __init__(self, runner: SimRunner) -> None:
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
-        self.vocab_size = runner.vocab_size
+        self.vocab_size, self.kv_windows = runner.vocab_size, runner.kv_windows
         self._runner = runner
         self._steps_left = -1
         self.batch = StepBatch(())  # the last one asked for

@@ -75,27 +75,72 @@ class Metric:
 
     REQUESTS_RUNNING = "tidegate_requests_running"
     REQUESTS_WAITING = "tidegate_requests_waiting"
-    KV_BLOCKS_USED = "tidegate_kv_blocks_used"
+    PREDICTED_WAIT_SECONDS = "tidegate_predicted_queue_wait_seconds"
+    DRAINING = "tidegate_draining"
+    TENANT_SHARE = "tidegate_tenant_share"
+
     KV_BLOCKS_TOTAL = "tidegate_kv_blocks"
+    KV_BLOCKS_USED = "tidegate_kv_blocks_used"
+    KV_BLOCKS_CACHED = "tidegate_kv_blocks_cached"
+    KV_BLOCKS_RESERVED = "tidegate_kv_blocks_reserved"
+    PREFIX_QUERIED_TOKENS = "tidegate_prefix_cache_queried_tokens"
+    PREFIX_HIT_TOKENS = "tidegate_prefix_cache_hit_tokens"
+
     ARRIVALS = "tidegate_requests_arrived"
     REJECTS = "tidegate_requests_rejected"
+    REFUSALS = "tidegate_requests_refused"
     COMPLETIONS = "tidegate_requests_completed"
+    FINISHED = "tidegate_requests_finished"
     PREEMPTIONS = "tidegate_preemptions"
     PROMPT_TOKENS = "tidegate_prompt_tokens"
     GENERATION_TOKENS = "tidegate_generation_tokens"
-    PREDICTED_WAIT_SECONDS = "tidegate_predicted_queue_wait_seconds"
+    WASTED_TOKENS = "tidegate_wasted_tokens"
+
+    STEP_BASE_SECONDS = "tidegate_step_base_seconds"
+    STEP_SECONDS_PER_TOKEN = "tidegate_step_seconds_per_token"  # noqa: S105 - a metric's name
+    STEP_SECONDS_PER_CONTEXT_TOKEN = "tidegate_step_seconds_per_context_token"  # noqa: S105 - a metric's name
+    STEP_TOKENS = "tidegate_step_tokens"
+
     TTFT_SECONDS = "tidegate_time_to_first_token_seconds"
     ITL_SECONDS = "tidegate_inter_token_latency_seconds"
+    TOKEN_SECONDS = "tidegate_request_time_per_output_token_seconds"  # noqa: S105 - a metric's name
+    TOTAL_SECONDS = "tidegate_request_total_seconds"
+    QUEUE_SECONDS = "tidegate_request_queue_seconds"
+    INFERENCE_SECONDS = "tidegate_request_inference_seconds"
+    PREFILL_SECONDS = "tidegate_request_prefill_seconds"
+    DECODE_SECONDS = "tidegate_request_decode_seconds"
+    REQUEST_PROMPT_TOKENS = "tidegate_request_prompt_tokens"
+    REQUEST_OUTPUT_TOKENS = "tidegate_request_output_tokens"
+    REQUEST_MAX_TOKENS = "tidegate_request_max_tokens"
+    REQUEST_CHOICES = "tidegate_request_choices"
+
+    API_KEYS = "tidegate_api_keys"
+    API_KEYS_OUTDATED = "tidegate_api_keys_outdated"
 
 
 VLLM_ALIASES = {
     Metric.REQUESTS_RUNNING: "vllm:num_requests_running",
     Metric.REQUESTS_WAITING: "vllm:num_requests_waiting",
+    Metric.FINISHED: "vllm:request_success",
     Metric.PREEMPTIONS: "vllm:num_preemptions",
     Metric.PROMPT_TOKENS: "vllm:prompt_tokens",
+    Metric.PREFIX_QUERIED_TOKENS: "vllm:prefix_cache_queries",
+    Metric.PREFIX_HIT_TOKENS: "vllm:prefix_cache_hits",
     Metric.GENERATION_TOKENS: "vllm:generation_tokens",
+    Metric.STEP_TOKENS: "vllm:iteration_tokens_total",
     Metric.TTFT_SECONDS: "vllm:time_to_first_token_seconds",
     Metric.ITL_SECONDS: "vllm:inter_token_latency_seconds",
+    Metric.TOKEN_SECONDS: "vllm:request_time_per_output_token_seconds",
+    Metric.TOTAL_SECONDS: "vllm:e2e_request_latency_seconds",
+    Metric.QUEUE_SECONDS: "vllm:request_queue_time_seconds",
+    Metric.INFERENCE_SECONDS: "vllm:request_inference_time_seconds",
+    Metric.PREFILL_SECONDS: "vllm:request_prefill_time_seconds",
+    Metric.DECODE_SECONDS: "vllm:request_decode_time_seconds",
+    Metric.REQUEST_PROMPT_TOKENS: "vllm:request_prompt_tokens",
+    Metric.REQUEST_OUTPUT_TOKENS: "vllm:request_generation_tokens",
+    Metric.REQUEST_MAX_TOKENS: "vllm:request_params_max_tokens",
+    Metric.REQUEST_CHOICES: "vllm:request_params_n",
 }
+VLLM_WAITING_BY_REASON = "vllm:num_requests_waiting_by_reason"
 VLLM_KV_USAGE = "vllm:kv_cache_usage_perc"
 VLLM_CACHE_CONFIG = "vllm:cache_config_info"

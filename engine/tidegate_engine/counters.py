@@ -10,6 +10,8 @@ from enum import StrEnum
 from typing import TypeVar
 
 from tidegate_engine.request import FinishReason
+from tidegate_engine.tally import STEP_TOKENS, Tally
+from tidegate_engine.timing import RequestTallies
 
 Key = TypeVar("Key", bound=StrEnum)
 
@@ -44,6 +46,8 @@ class Counters:
     tokens_after_stop: int = 0  # sampled after the text had ended in a stop string
     tokens_after_disconnect: int = 0  # sampled after the client had left
 
+    requests: RequestTallies = field(default_factory=RequestTallies)
+
     # the engine thread
     finished: dict[FinishReason, int] = field(default_factory=lambda: _zeros(FinishReason))
     preemptions: int = 0
@@ -52,6 +56,14 @@ class Counters:
     generation_tokens: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    step_tokens: Tally = field(default_factory=lambda: Tally(STEP_TOKENS))
+
+    def count_wasted(self, left_by: FinishReason | None, num_tokens: int) -> None:
+        """Tokens that came for a reader who had ended its request."""
+        if left_by is FinishReason.STOP:
+            self.tokens_after_stop += num_tokens
+        elif left_by is FinishReason.ABORT:
+            self.tokens_after_disconnect += num_tokens
 
     @property
     def rejects(self) -> int:

@@ -27,11 +27,13 @@ from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
 from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.process.lifecycle import StopSignals, log_event
 from tidegate_engine.process.loading import EngineParts, check_model, load_parts
-from tidegate_engine.server.admin import STUCK_AFTER_SECONDS, Phase, ProcessState, create_admin_app
+from tidegate_engine.server.admin import Phase, ProcessState, create_admin_app
 from tidegate_engine.server.app import create_app
+from tidegate_engine.server.callers import Access
 from tidegate_engine.server.front import Front
+from tidegate_engine.server.key_file import KeyFile, watched
 from tidegate_engine.server.listening import HttpServer, bind, port_of
-from tidegate_engine.server.metrics import RequestMetrics, build_registry
+from tidegate_engine.server.metrics import build_registry
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -74,6 +76,7 @@ class EngineProcess:
     async def run(self) -> None:
         launch = self.launch
         self.signals.install()
+        keys = None if launch.api_keys_file is None else KeyFile(Path(launch.api_keys_file))
         admin_socket = bind(launch.host, launch.admin_port, "--admin-port")
         api_socket = bind(launch.host, launch.port)
         admin = HttpServer(create_admin_app(self.state, launch.drain_token_sha256), admin_socket)
@@ -84,7 +87,9 @@ class EngineProcess:
             log_event("stopped", reason="stopped while loading")
             _abandon(ExitCode.OK)
         try:
-            await self._serve_parts(parts, api_socket)
+            async with watched(keys):
+                access = Access(keys, is_fairness_header_trusted=launch.trust_fairness_header)
+                await self._serve_parts(parts, access, api_socket)
         finally:
             await admin.stop()
         log_event("stopped", uptimeSeconds=self._age())
@@ -96,17 +101,16 @@ class EngineProcess:
         log_event("listening", **ports, model=launch.model, runner=launch.runner)
         return await in_daemon_thread(lambda: load_uncollected(launch))
 
-    async def _serve_parts(self, parts: EngineParts, api_socket: socket.socket) -> None:
+    async def _serve_parts(self, parts: EngineParts, access: Access, api_socket: socket.socket) -> None:
         engine = EngineLoop(
             runner=parts.runner, sizing=parts.sizing, settings=loop_settings(self.launch), counters=parts.counters
         )
         engine.start()
         with ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer") as executor:
-            metrics = RequestMetrics(parts.model.names[0])
-            front = Front(engine, parts.codec, parts.model, metrics, executor, time.monotonic, time.time)
-            self.state.registry = build_registry(engine, metrics)
+            front = Front(engine, parts.codec, parts.model, executor, time.time)
+            self.state.registry = build_registry(engine, parts.model.names[0], access.keys)
             self.state.engine = engine
-            api = HttpServer(create_app(front, self.state.registry), api_socket)
+            api = HttpServer(create_app(front, self.state.registry, access), api_socket)
             await api.start()
             self.state.phase = Phase.SERVING
             log_event("ready", seconds=self._age(), models=parts.model.names, **parts.sizing.model_dump(by_alias=True))
@@ -138,7 +142,7 @@ async def until_stop(state: ProcessState, signals: StopSignals) -> None:
     while not signals.requested.is_set():
         if not state.is_alive():
             raise EngineStuck(
-                f"the engine failed for good or made no step for {STUCK_AFTER_SECONDS:.0f} s; its log says more"
+                "the engine failed for good, or its step takes far longer than one can; its log says more"
             )
         await _wait(signals.requested, ALIVE_CHECK_SECONDS)
 

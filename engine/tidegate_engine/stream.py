@@ -9,13 +9,16 @@ from collections.abc import Callable
 from typing import Self
 
 from tidegate_engine.request import FinishReason, TokenChunk, merged
+from tidegate_engine.timing import RequestTimes
 
 
 class Stream:
     """Async iterator of TokenChunk; ends after the chunk with a finish reason."""
 
-    def __init__(self, request_id: str, end_soon: Callable[[str, FinishReason], None]) -> None:
+    def __init__(self, request_id: str, end_soon: Callable[[str, FinishReason], None], times: RequestTimes) -> None:
         self.request_id = request_id
+        self.times = times
+        self.left_by: FinishReason | None = None  # how its reader ended it, if it did: tokens after that are wasted
         self._end_soon = end_soon
         self._unread: list[TokenChunk] = []
         self._finish_reason: FinishReason | None = None
@@ -24,13 +27,16 @@ class Stream:
 
     def cancel(self) -> None:
         """The request's KV blocks are free within two steps. Harmless when it has ended already."""
-        if self._finish_reason is None:
-            self._end_soon(self.request_id, FinishReason.ABORT)
+        self._leave(FinishReason.ABORT)
 
     def complete(self) -> None:
         """Like cancel(), for a text that a stop string has ended: the request did run to its end."""
-        if self._finish_reason is None:
-            self._end_soon(self.request_id, FinishReason.STOP)
+        self._leave(FinishReason.STOP)
+
+    def _leave(self, reason: FinishReason) -> None:
+        if self._finish_reason is None and self.left_by is None:
+            self.left_by = reason
+            self._end_soon(self.request_id, reason)
 
     def push(self, chunk: TokenChunk) -> None:
         """Called by the engine's loop, never by readers."""

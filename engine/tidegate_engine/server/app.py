@@ -7,17 +7,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate_core.telemetry import METRICS_PATH
 from tidegate_engine.server import errors
+from tidegate_engine.server.callers import Access, Authentication
 from tidegate_engine.server.front import Engine, Front
 from tidegate_engine.server.metrics import metrics_endpoint
+from tidegate_engine.server.request_ids import RequestId
 from tidegate_engine.server.routes import router
 
+OPEN_ACCESS = Access()
 
-def create_app(front: Front, registry: CollectorRegistry) -> FastAPI:
+
+def create_app(front: Front, registry: CollectorRegistry, access: Access = OPEN_ACCESS) -> FastAPI:
     app = FastAPI(title="Tidegate engine", openapi_url=None)  # bodies are validated by our own reader, not FastAPI's
     app.state.front = front
     app.include_router(router)
     app.add_route(METRICS_PATH, metrics_endpoint(registry))
+    app.add_middleware(Authentication, access=access)
     app.add_middleware(CloseWhileBusy, engine=front.engine)
+    app.add_middleware(RequestId)
     errors.install(app)
     return app
 

@@ -15,7 +15,15 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
-from tidegate_engine.errors import BadRequest, Draining, EngineError, EngineFailed, NeverFits, QueueFull
+from tidegate_engine.errors import (
+    BadRequest,
+    Draining,
+    EngineError,
+    EngineFailed,
+    NeverFits,
+    QueueFull,
+    TenantOverShare,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +67,12 @@ def unavailable(message: str, *, code: str, retry_after_seconds: float) -> ApiEr
     return ApiError(503, message, type=SERVER_ERROR, code=code, headers=headers)
 
 
+def over_share(message: str, *, retry_after_seconds: float) -> ApiError:
+    """429: another caller would still be let in, so it is this one that has to slow down."""
+    headers = {"retry-after": str(max(1, math.ceil(retry_after_seconds)))}
+    return ApiError(429, message, type="rate_limit_error", code="tenant_over_share", headers=headers)
+
+
 def internal_error(message: str) -> ApiError:
     return ApiError(500, message, type=SERVER_ERROR, code="internal_error")
 
@@ -68,6 +82,8 @@ def from_engine(error: EngineError) -> ApiError:
     match error:
         case QueueFull():
             return unavailable(str(error), code="queue_full", retry_after_seconds=error.retry_after_seconds)
+        case TenantOverShare():
+            return over_share(str(error), retry_after_seconds=error.retry_after_seconds)
         case Draining():
             return unavailable(str(error), code="draining", retry_after_seconds=error.retry_after_seconds)
         case EngineFailed():
@@ -167,5 +183,8 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    logger.error("unhandled error in %s %s", request.method, request.url.path, exc_info=error)
-    return internal_error("the server failed on this request; its log has the details").response()
+    request_id = getattr(request.state, "request_id", "")
+    logger.error("unhandled error in %s %s %s", request.method, request.url.path, request_id, exc_info=error)
+    failed = internal_error("the server failed on this request; its log has the details")
+    failed.headers = {"x-request-id": request_id} if request_id else {}  # here no middleware adds it
+    return failed.response()

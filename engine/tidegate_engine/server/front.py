@@ -10,10 +10,11 @@ from typing import Protocol
 
 from tidegate_core.telemetry import LoadReport
 from tidegate_engine.counters import Counters
-from tidegate_engine.request import SamplingParams, TokenChunk, default_max_tokens
+from tidegate_engine.request import SamplingParams, Terms, TokenChunk, default_max_tokens
+from tidegate_engine.server.bodies import BodyLimits
 from tidegate_engine.server.errors import ApiError, bad_request, unknown_model
-from tidegate_engine.server.metrics import RequestMetrics
 from tidegate_engine.server.stream import TextDecoder
+from tidegate_engine.text.vocabulary import TokenVocabulary
 
 PING_SECONDS = 15.0
 
@@ -42,8 +43,10 @@ class Engine(Protocol):
     @property
     def num_waiting(self) -> int: ...
 
-    def submit(self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams) -> TokenStream:
-        """Raises QueueFull, NeverFits or Draining."""
+    def submit(
+        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms
+    ) -> TokenStream:
+        """Raises Refused, BadRequest or EngineFailed."""
         ...
 
     def load(self) -> LoadReport: ...
@@ -66,6 +69,10 @@ class TextCodec(Protocol):
 
     def encode_chat(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
         """Through the chat template, special tokens once. Raises BadRequest if there is none or it refuses."""
+        ...
+
+    def vocabulary(self) -> TokenVocabulary:
+        """Of all tokens, for grammars."""
         ...
 
     def decoder(self, prompt_token_ids: Sequence[int]) -> TextDecoder:
@@ -116,9 +123,7 @@ class Front:
     engine: Engine
     codec: TextCodec
     model: ServedModel
-    metrics: RequestMetrics
     executor: Executor
-    clock: Callable[[], float]
     wall_clock: Callable[[], float]
     ping_seconds: float = PING_SECONDS
 
@@ -127,6 +132,6 @@ class Front:
         return self.model.context * self.codec.max_token_bytes
 
     @property
-    def max_body_bytes(self) -> int:
+    def body_limits(self) -> BodyLimits:
         """A full context as text, at worst JSON-escaped (6 bytes for one), and the other fields."""
-        return 2**20 + 6 * self.max_prompt_bytes
+        return BodyLimits(max_bytes=2**20 + 6 * self.max_prompt_bytes)

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from tidegate_engine.errors import EngineError
-from tidegate_engine.request import FinishReason, SamplingParams, TokenChunk
+from tidegate_engine.request import FinishReason, SamplingParams, Terms, TokenChunk
 from tidegate_engine.server.answers import Usage
 from tidegate_engine.server.errors import ApiError, internal_error, unavailable
 from tidegate_engine.server.front import Front, TokenStream
@@ -24,6 +24,7 @@ class PromptPlan:
 
     token_ids: Sequence[int]
     sampling: SamplingParams
+    terms: Terms
     stop_strings: tuple[str, ...]
 
 
@@ -36,9 +37,9 @@ class Generation:
         self._num_prompt_tokens = sum(len(plan.token_ids) for plan in plans)
         try:
             for index, plan in enumerate(plans):
-                stream = front.engine.submit(f"{request_id}-{index}", plan.token_ids, plan.sampling)
+                stream = front.engine.submit(f"{request_id}-{index}", plan.token_ids, plan.sampling, plan.terms)
                 text = ChoiceText(front.codec.decoder(plan.token_ids), plan.stop_strings)
-                self._choices.append(_Choice(index, stream, text, _Pace(front)))
+                self._choices.append(_Choice(index, stream, text))
         except EngineError:
             self.cancel()
             raise
@@ -64,11 +65,13 @@ class Generation:
                 yield item and (item[0].index, self._take(*item))
 
     def _take(self, choice: "_Choice", chunk: TokenChunk) -> Delta:
-        choice.pace.saw(len(chunk.token_ids))
         if chunk.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             raise _broken(chunk.finish_reason)
+        num_before = choice.text.num_tokens
         delta = choice.text.feed(chunk.token_ids, chunk.finish_reason, is_all_text=chunk.is_all_text)
         if delta.finish_reason is not None:
+            num_unused = num_before + len(chunk.token_ids) - choice.text.num_tokens
+            self._front.engine.counters.count_wasted(FinishReason.STOP, num_unused)
             choice.stream.complete()  # a stop string ends the text before the engine knows
         return delta
 
@@ -84,31 +87,11 @@ class Generation:
         ]
 
 
-class _Pace:
-    """What a client waited: time to the first token, then between tokens."""
-
-    def __init__(self, front: Front) -> None:
-        self._front = front
-        self._last_seconds = front.clock()
-        self._num_tokens = 0
-
-    def saw(self, num_tokens: int) -> None:
-        if num_tokens == 0:
-            return
-        now = self._front.clock()
-        metrics = self._front.metrics
-        latency = metrics.itl_seconds if self._num_tokens else metrics.ttft_seconds
-        latency.observe(now - self._last_seconds)
-        self._num_tokens += num_tokens
-        self._last_seconds = now
-
-
 @dataclass
 class _Choice:
     index: int
     stream: TokenStream
     text: ChoiceText
-    pace: _Pace
 
 
 async def _merged(

@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from tidegate_engine.process.exits import BindFailed
+from tidegate_engine.server.connections import MAX_HEAD_BYTES, Connection
 
 KEEP_ALIVE_SECONDS = 75  # longer than usual client pools keep a connection, so that they close it and never race us
 GRACEFUL_CLOSE_SECONDS = 5
@@ -50,12 +51,13 @@ def port_of(bound: socket.socket) -> int:
 class HttpServer:
     """One app on one socket, as a task of the running loop."""
 
-    def __init__(self, app: ASGIApp, bound: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, bound: socket.socket, connection: type[Connection] = Connection) -> None:
         self._bound = bound
         self._server = _QuietServer(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=connection,
+                h11_max_incomplete_event_size=MAX_HEAD_BYTES,
                 ws="none",
                 lifespan="off",
                 log_config=None,

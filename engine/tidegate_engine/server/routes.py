@@ -52,7 +52,7 @@ async def completions(request: Request) -> Response:
     return await _answer(request, front, body, prompts, CompletionRenderer, id_prefix="cmpl")
 
 
-@router.get("/v1/models")
+@router.api_route("/v1/models", methods=["GET", "HEAD"])
 async def models(request: Request) -> Response:
     model_list = ModelList(
         object="list", data=tuple(_card(_front(request), name) for name in _front(request).model.names)
@@ -60,7 +60,7 @@ async def models(request: Request) -> Response:
     return _json(model_list.encode())
 
 
-@router.get("/v1/models/{name:path}")
+@router.api_route("/v1/models/{name:path}", methods=["GET", "HEAD"])
 async def model(request: Request, name: str) -> Response:
     front = _front(request)
     front.model.check_name(name)

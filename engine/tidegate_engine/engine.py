@@ -17,8 +17,10 @@ from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.scheduling.isolation import run_isolated
+from tidegate_engine.scheduling.lengths import OutputLengths
+from tidegate_engine.scheduling.prefix_cache import PrefixCache
 from tidegate_engine.scheduling.queue import RequestQueue
-from tidegate_engine.scheduling.scheduler import Scheduler, Step
+from tidegate_engine.scheduling.scheduler import USUAL_OUTPUT_TOKENS, Scheduler, Step
 from tidegate_engine.scheduling.step_fit import StepTimeModel
 
 log = logging.getLogger(__name__)
@@ -35,12 +37,23 @@ class Engine:
     """One model's requests. Only `queue` and `end_soon` may be touched by other threads."""
 
     def __init__(
-        self, runner: Runner, *, slots: int, limits: BudgetLimits, clock: Callable[[], float], counters: Counters
+        self,
+        runner: Runner,
+        *,
+        slots: int,
+        limits: BudgetLimits,
+        clock: Callable[[], float],
+        counters: Counters,
+        has_prefix_cache: bool = False,
+        usual_output_tokens: int = USUAL_OUTPUT_TOKENS,
     ) -> None:
         self.queue = RequestQueue()
-        self.pool = BlockPool(runner.num_blocks, runner.block_size, runner.kv_windows, limits.max_step_tokens)
+        windows, block_size = runner.kv_windows, runner.block_size
+        prefixes = PrefixCache(windows, block_size) if has_prefix_cache else None
+        self.pool = BlockPool(runner.num_blocks, block_size, windows, limits.max_step_tokens, prefixes)
         slots = min(slots, limits.max_step_tokens - MIN_CHUNK_TOKENS)  # a step has room for all of them and a chunk
-        self.scheduler = Scheduler(self.pool, self.queue, slots=slots)
+        self.lengths = OutputLengths(usual_output_tokens)
+        self.scheduler = Scheduler(self.pool, self.queue, slots=slots, counters=counters, lengths=self.lengths)
         self.step_times = StepTimeModel(guess_seconds=limits.itl_seconds)
         self.counters = counters
         self.patience = Patience()
@@ -115,6 +128,8 @@ class Engine:
         return outputs
 
     def _finish_row(self, request: Request, row: ScheduledRow, result: RowResult) -> RequestOutput | None:
+        if row.epoch != request.num_preemptions or request.finish_reason:
+            return None  # it was preempted or has ended since: its tables belong to others by now
         if isinstance(result, Exception):
             return self._fail(request, result)
         token_id = None if result is None else result.token_id
@@ -127,6 +142,7 @@ class Engine:
             return None
         if row.num_outputs == 0:
             self.counters.prompt_tokens += request.num_prompt_tokens
+            self._count_hit(request)
         self.counters.generation_tokens += 1
         try:
             ending = ending_of(request, token_id)
@@ -136,6 +152,11 @@ class Engine:
             self.scheduler.end(request.request_id, ending.reason)
             self.counters.finished[ending.reason] += 1
         return RequestOutput(request.request_id, token_chunk(request, result, ending))
+
+    def _count_hit(self, request: Request) -> None:
+        if self.pool.has_prefix_cache:
+            self.counters.prefix_queried_tokens += request.num_prompt_tokens
+            self.counters.prefix_hit_tokens += request.num_cached_tokens
 
     def _fail(self, request: Request, error: Exception) -> RequestOutput:
         log.error("request %s failed in a step: %r", request.request_id, error, exc_info=error)

@@ -89,6 +89,7 @@ class EngineLoop:
             limits=BudgetLimits(itl_seconds=settings.itl_seconds),
             clock=clock,
             counters=self.counters,
+            usual_output_tokens=settings.output_tokens,
         )
         self._door = Door(
             self._engine,

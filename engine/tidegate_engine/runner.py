@@ -28,7 +28,8 @@ class ScheduledRow(NamedTuple):
     `token_ids` are computed now, the first of them at position `start`. `sampling` is None in the middle of a prompt,
     where nothing is sampled. `num_outputs` is the index of the token sampled now: noise is drawn from (seed, index), so
     a seed means the same answer in any batch. There is a block table for each KV group; they cover every position up to
-    start + len(token_ids), but for NULL_BLOCK where no layer of the group looks any more.
+    start + len(token_ids), but for NULL_BLOCK where no layer of the group looks any more. `epoch` is the number of the
+    request's preemptions when the row was made: a result of an earlier epoch is of no use to it.
     """
 
     request_id: str
@@ -38,6 +39,7 @@ class ScheduledRow(NamedTuple):
     sampling: SamplingParams | None
     num_outputs: int
     extras: RowExtras | None = None
+    epoch: int = 0
 
 
 class StepBatch(NamedTuple):

@@ -96,7 +96,7 @@ def test_an_admitted_request_never_runs_out_of_blocks(seed):
 class ReserveEverything(Scheduler):
     """Admits only what fits with everybody's max_tokens reserved at once."""
 
-    def _lacking_blocks(self, candidate: Request, is_partial: bool) -> int:
+    def _lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
         return 1
 
 

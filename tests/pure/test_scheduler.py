@@ -3,8 +3,9 @@
 from scripted_engine import request_of
 from tidegate_engine.request import FinishReason
 from tidegate_engine.scheduling.blocks import BlockPool
+from tidegate_engine.scheduling.chunks import MAX_PARTIAL_PROMPTS
 from tidegate_engine.scheduling.queue import RequestQueue
-from tidegate_engine.scheduling.scheduler import MAX_PARTIAL_PROMPTS, Scheduler, Step
+from tidegate_engine.scheduling.scheduler import Scheduler, Step
 
 
 def scheduler_of(*, num_blocks: int = 1000, slots: int = 64) -> Scheduler:
@@ -100,15 +101,37 @@ def test_few_prompts_are_left_unfinished_at_once():
     assert len(scheduler.running) == MAX_PARTIAL_PROMPTS
 
 
-def test_requests_start_in_the_order_of_arrival_and_nobody_passes_a_blocked_head():
+def test_requests_start_in_the_order_of_arrival():
+    scheduler = scheduler_of(slots=1)
+    for name in ("first", "second", "third"):
+        scheduler.queue.add(request_of(name, 10, 1))
+    assert [row.request_id for _ in range(3) for row in advance(scheduler, 512).rows] == ["first", "second", "third"]
+
+
+def blocked_by_a_long_answer() -> Scheduler:
+    """A request that runs for 99 steps more, and a big one that fits only when it has ended."""
     scheduler = scheduler_of(num_blocks=20)
     scheduler.queue.add(request_of("running", 100, 100))
     advance(scheduler, 512)
     scheduler.queue.add(request_of("big", 200, 100))
-    scheduler.queue.add(request_of("small", 5, 5))
+    return scheduler
+
+
+def test_a_small_request_passes_a_blocked_one_that_starts_no_later_for_it():
+    scheduler = blocked_by_a_long_answer()
+    scheduler.queue.add(request_of("small", 5, 90))
+    assert shares(advance(scheduler, 512)) == {"running": 1, "small": 5}
+    while "running" in {request.request_id for request in scheduler.running}:
+        advance(scheduler, 512)
+    assert shares(advance(scheduler, 512)) == {"big": 200}
+
+
+def test_a_request_that_would_still_be_in_the_way_does_not_pass():
+    scheduler = blocked_by_a_long_answer()
+    scheduler.queue.add(request_of("small", 20, 120))
     assert shares(advance(scheduler, 512)) == {"running": 1}
     scheduler.end("running", FinishReason.STOP)
-    assert shares(advance(scheduler, 512)) == {"big": 200, "small": 5}
+    assert shares(advance(scheduler, 512)) == {"big": 200}
 
 
 def test_a_blocked_request_starts_before_another_ends_as_soon_as_it_fits_beside_it():

@@ -48,7 +48,7 @@ def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], kv: KvDe
     descending = sorted(decoding, reverse=True)
     growing = GrowingSum(kv.block_size)
     capped = [
-        (cap, GrowingSum(kv.block_size), _until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
+        (cap, GrowingSum(kv.block_size), until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
     ]
     for left, held in descending:
         growing.add(held)
@@ -95,7 +95,7 @@ class GrowingSum:
         return self._whole_blocks + self.num * more_blocks + crossing
 
 
-def _until_capped(decoding: Iterable[Claim], cap_tokens: int) -> list[Claim]:
+def until_capped(decoding: Iterable[Claim], cap_tokens: int) -> list[Claim]:
     """The same requests as long as they hold less than the cap, soonest over first; those beyond it are left out."""
     claims = (Claim(min(claim.left, cap_tokens - claim.held), claim.held) for claim in decoding)
     return sorted(claim for claim in claims if claim.left > 0)

@@ -1,10 +1,10 @@
-"""May a small request pass a big one that the pool has no room for yet? Only if the big one starts no later for it.
+r"""May a small request pass a big one that the pool has no room for yet? Only if the big one starts no later for it.
 
     blocks
       |  N ------------------------------- the pool
       |      ____  others end one by one
-      |  ___/    \\____      ____ the blocked head, from the step at which it fits
-      |  ..passer..   \\____/
+      |  ___/    \____      ____ the blocked head, from the step at which it fits
+      |  ..passer..   \____/
       +------------------|----- steps
                          start
 

@@ -63,4 +63,4 @@ class PromptShares:
 
 
 def _missing(request: Request) -> int:
-    return len(request.token_ids) - request.num_computed_tokens
+    return len(request.token_ids) - request.num_computed_tokens - request.num_hit_tokens

@@ -14,7 +14,7 @@ from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.request import Request
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
 from tidegate_engine.scheduling.budget import BudgetLimits, token_budget
-from tidegate_engine.scheduling.scheduler import MAX_PARTIAL_PROMPTS
+from tidegate_engine.scheduling.chunks import MAX_PARTIAL_PROMPTS
 from tidegate_engine.scheduling.step_fit import StepTime
 
 
@@ -37,7 +37,7 @@ def demand_of(request: Request, usual_output_tokens: int) -> Demand:
     left = request.sampling.max_tokens - num_outputs
     expected = max(usual_output_tokens - num_outputs, usual_output_tokens // 4, 1)
     return Demand(
-        num_missing_tokens=max(1, request.num_tokens - request.num_computed_tokens),
+        num_missing_tokens=max(1, request.num_tokens - request.num_computed_tokens - request.num_hit_tokens),
         num_tokens=request.num_tokens,
         num_outputs=num_outputs,
         max_tokens=request.sampling.max_tokens,

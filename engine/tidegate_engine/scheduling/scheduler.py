@@ -1,21 +1,28 @@
 """What the next step computes. One rule: `num_computed_tokens` chases `num_tokens`, within one token budget a step.
 
 Decoding requests come first and are never skipped (admission relies on it). What is left of the budget goes to prompts:
-a floor to each that is under way, then to new ones while the pool admits the head of the queue, then the rest to the
-first come. So a short prompt beside a huge one advances, and equal ones still finish one after the other.
+to those under way, then to new ones while the pool admits the head of the queue, guaranteed requests before spot ones.
+Guaranteed requests are admitted as if there were no spot requests; these give way when blocks run short.
 Pure bookkeeping: no clock, no tensors; the engine drives it, and so does any simulation of it.
 """
 
+from enum import Enum, auto
 from typing import NamedTuple
 
+from tidegate_engine.counters import Counters
 from tidegate_engine.request import FinishReason, Request, ServiceClass
 from tidegate_engine.runner import ScheduledRow, row_extras
-from tidegate_engine.scheduling.admission import Claim, peak_blocks
-from tidegate_engine.scheduling.blocks import BlockPool
+from tidegate_engine.scheduling.blocks import BlockPool, blocks_for
+from tidegate_engine.scheduling.chunks import PromptShares
+from tidegate_engine.scheduling.fairness import OUTPUT_WEIGHT, TenantShare
+from tidegate_engine.scheduling.lengths import OutputLengths
 from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.running import Running, claim_of
+from tidegate_engine.scheduling.spot import next_victim
 
-MAX_PARTIAL_PROMPTS = 4  # prompts left unfinished by a step; more would only hold blocks and delay each other
-FLOOR_SHARE = 8  # each of them gets at least this part of the prompt budget: the first keeps more than half
+USUAL_OUTPUT_TOKENS = 300  # believed in where nobody says what is usual
+MAX_PASSERS_ASKED = 4  # candidates behind a blocked head that a step looks at
+BYPASS_EVERY_STEPS = 8  # who may pass changes little from one step to the next
 
 
 class Step(NamedTuple):
@@ -27,137 +34,246 @@ class Step(NamedTuple):
     num_context_tokens: int
 
 
+class Verdict(Enum):
+    """What keeps the head of a line from starting."""
+
+    STARTS = auto()
+    NOBODY = auto()
+    NO_PLACE = auto()  # slots or the step's prompt tokens
+    NO_BLOCKS = auto()
+
+
+class Refusal(NamedTuple):
+    """The pool's last verdict about the head of a line; it holds until somebody starts or ends, or until that step."""
+
+    request_id: str
+    is_partial: bool
+    until_step: int
+
+
 class Scheduler:
     """Owns every request from admission to its end, and the queue's head while it decides about it."""
 
-    def __init__(self, pool: BlockPool, queue: RequestQueue, *, slots: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        queue: RequestQueue,
+        *,
+        slots: int,
+        counters: Counters | None = None,
+        lengths: OutputLengths | None = None,
+    ) -> None:
         self.pool = pool
         self.queue = queue
         self.slots = slots
-        self.running: tuple[Request, ...] = ()  # replaced, never changed: other threads may read it
         self.num_ended = 0
-        self._decoding: dict[str, Request] = {}
-        self._prefilling: dict[str, Request] = {}
-        self._blocks_at_end = 0  # what all running requests hold if each reaches its max_tokens
-        self._refused: tuple[str, bool] | None = None  # last verdict of the pool, until somebody starts or ends
-        self._steps_to_verdict = 0  # or until so many steps have passed
+        self._counters = counters or Counters()
+        self._lengths = lengths or OutputLengths(USUAL_OUTPUT_TOKENS)
+        self._running = Running(pool.num_blocks, pool.kv, self._lengths)
+        self._refusals: dict[ServiceClass, Refusal] = {}
+        self._num_steps = 0
+        self._num_started = 0
+        self._bypass_at_step = 0
+
+    @property
+    def running(self) -> tuple[Request, ...]:
+        """Any thread may read it: it is replaced and never changed."""
+        return self._running.all
 
     @property
     def num_decoding(self) -> int:
-        return len(self._decoding)
+        return len(self._running.decoding)
+
+    def tenant_shares(self) -> tuple[TenantShare, ...]:
+        """Of those with requests queued or running."""
+        return self.queue.tenant_shares()
 
     def schedule(self, token_budget: int) -> Step:
         """The next step; blocks for all of its tokens are allocated."""
-        self._steps_to_verdict -= 1
-        chunks = self._share_prompt_budget(token_budget - len(self._decoding))
-        requests = (*self._decoding.values(), *(request for request, _ in chunks))
-        rows = [self._decode_row(request) for request in self._decoding.values()]
+        self._num_steps += 1
+        shares = PromptShares(token_budget - len(self._running.decoding), self.pool.block_size)
+        for request in self._running.prefilling.values():
+            shares.take(request)
+        self._start_waiting(shares)
+        chunks = shares.with_rest()
+        if self._running.spot:
+            chunks = self._make_room(chunks)
+        requests = (*self._running.decoding.values(), *(request for request, _ in chunks))
+        rows = [self._decode_row(request) for request in self._running.decoding.values()]
         rows += [self._prefill_row(request, num_tokens) for request, num_tokens in chunks]
         return Step(
             tuple(rows),
             requests,
-            num_tokens=len(self._decoding) + sum(num_tokens for _, num_tokens in chunks),
+            num_tokens=len(self._running.decoding) + sum(num_tokens for _, num_tokens in chunks),
             num_context_tokens=sum(row.start for row in rows),
         )
 
     def computed(self, request: Request, num_tokens: int, sampled: int | None) -> None:
         """Records what a step did for one request."""
         request.num_computed_tokens += num_tokens
+        if request.num_lost_tokens:
+            self._count_recomputed(request, num_tokens)
+        if num_tokens > 1 or request.num_computed_tokens % self.pool.block_size == 0:
+            self.pool.keep(request)
         if sampled is not None:
             request.token_ids.append(sampled)
-            if request.num_outputs == 1:
-                self._decoding[request.request_id] = self._prefilling.pop(request.request_id)
+            if request.account:
+                request.account.virtual_tokens += OUTPUT_WEIGHT
+            if request.request_id in self._running.prefilling:
+                self._running.begin_decoding(request)
                 self.pool.leave_behind(request, request.num_tokens - 1)
-                self._refused = None
+                self._forget_refusals(request)
 
     def end(self, request_id: str, reason: FinishReason) -> Request | None:
         """The only way out, for running and for waiting requests; None if it has ended already."""
-        running = self._decoding.pop(request_id, None) or self._prefilling.pop(request_id, None)
+        running = self._running.get(request_id)
         request = running or self.queue.remove(request_id)
         if request is None:
             return None
         if running:
-            self._blocks_at_end -= self._end_blocks(running)
-            self.pool.release(running)
-            self._publish()
+            self._stop(running)
         request.finish_reason = reason
         self.queue.end(request)
-        self._refused = None
+        is_cut_off = reason is not FinishReason.STOP
+        self._lengths.observe(request.num_prompt_tokens, request.num_outputs, is_cut_off=is_cut_off)
         self.num_ended += 1
         return request
 
-    def _share_prompt_budget(self, budget: int) -> list[tuple[Request, int]]:
-        """Prompt tokens of this step by request, first come first."""
-        left = max(budget, 0)
-        floor = max(self.pool.block_size, left // FLOOR_SHARE)
-        chunks: list[tuple[Request, int]] = []
-        num_partial = 0
-        for request in self._prefilling.values():
-            chunk = _first_share(request, floor, left, num_partial)
-            chunks.append((request, chunk))
-            left -= chunk
-            num_partial += chunk < _missing(request)
-        while left > 0 and (head := self.queue.head(ServiceClass.GUARANTEED) or self.queue.head(ServiceClass.SPOT)):
-            chunk = _first_share(head, floor, left, num_partial)
-            is_partial = chunk < _missing(head)
-            if (is_partial and num_partial >= MAX_PARTIAL_PROMPTS) or not self._admit(head, is_partial=is_partial):
-                break
-            chunks.append((head, chunk))
-            left -= chunk
-            num_partial += is_partial
-        return self._give_rest(chunks, left)
+    def preempt(self, request: Request) -> None:
+        """A running spot request gives all its blocks back and waits at the head of its class."""
+        assert request.request_id in self._running.spot, f"{request.request_id} is no running spot request"
+        self._stop(request)
+        request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        self._counters.preemptions += 1
+        self.queue.put_back(request)
 
-    @staticmethod
-    def _give_rest(chunks: list[tuple[Request, int]], left: int) -> list[tuple[Request, int]]:
-        shared = []
-        for request, chunk in chunks:
-            more = min(_missing(request) - chunk, left)
-            left -= more
-            if chunk + more:
-                shared.append((request, chunk + more))
-        return shared
+    def _start_waiting(self, shares: PromptShares) -> None:
+        """A head that only the pool keeps waiting lets spot requests start, and small ones that do not delay it."""
+        verdict = self._start_in_order(ServiceClass.GUARANTEED, shares)
+        if verdict is Verdict.NO_BLOCKS:
+            self._let_pass(shares)
+        if verdict is not Verdict.NO_PLACE:
+            self._start_in_order(ServiceClass.SPOT, shares)
 
-    def _admit(self, request: Request, *, is_partial: bool) -> bool:
-        """Moves the head of the queue into the running set if slots and pool allow it now and for ever."""
-        if len(self.running) >= self.slots:
+    def _start_in_order(self, service_class: ServiceClass, shares: PromptShares) -> Verdict:
+        while head := self.queue.head(service_class):
+            self.pool.look_up(head)
+            verdict = self._verdict(head, shares)
+            if verdict is not Verdict.STARTS:
+                return verdict
+            self._start(head, shares)
+        return Verdict.NOBODY
+
+    def _verdict(self, head: Request, shares: PromptShares) -> Verdict:
+        """A spot request leaves a slot for the guaranteed one that waits."""
+        is_slot_kept = head.is_spot and self.queue.head(ServiceClass.GUARANTEED) is not None
+        if len(self.running) + is_slot_kept >= self.slots or not shares.has_place(head):
+            return Verdict.NO_PLACE
+        return Verdict.STARTS if self._fits_with_hit(head, shares) else Verdict.NO_BLOCKS
+
+    def _fits_with_hit(self, head: Request, shares: PromptShares) -> bool:
+        """Takes what the prefix cache has if so: that may be less than it had when it was looked up."""
+        is_partial = shares.is_partial(head)
+        if not self._fits(head, is_partial=is_partial):
             return False
-        if self._refused == (request.request_id, is_partial) and self._steps_to_verdict > 0:
+        self.pool.reuse(head)
+        if shares.is_partial(head) == is_partial or self._fits(head, is_partial=True):
+            return True
+        self.pool.put_back(head)
+        return False
+
+    def _fits(self, head: Request, *, is_partial: bool) -> bool:
+        """Whether the pool allows it now and for ever."""
+        service_class = head.terms.service_class
+        refusal = self._refusals.get(service_class)
+        if refusal and refusal[:2] == (head.request_id, is_partial) and self._num_steps < refusal.until_step:
             return False
-        blocks_at_end = self._end_blocks(request)
-        if self._blocks_at_end + blocks_at_end > self.pool.num_blocks:
-            num_lacking = self._lacking_blocks(request, is_partial)
-            if num_lacking > 0:
-                self._refused = (request.request_id, is_partial)
-                self._steps_to_verdict = self._steps_until_fewer(num_lacking)
-                return False
-        self.queue.remove(request.request_id)
-        self._prefilling[request.request_id] = request
-        self._blocks_at_end += blocks_at_end
-        self._publish()
-        return True
+        num_lacking = 0 if self._running.fits_in_full(head) else self._lacking_blocks(head, is_partial=is_partial)
+        if num_lacking <= 0:
+            return True
+        until_step = self._num_steps + self._steps_until_fewer(num_lacking)
+        self._refusals[service_class] = Refusal(head.request_id, is_partial, until_step)
+        return False
 
-    def _lacking_blocks(self, candidate: Request, is_partial: bool) -> int:
-        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on.
-
-        Unless it holds more in this step than in the next: then it is counted like a prompt that takes longer.
-        """
-        kv = self.pool.kv
-        is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
-        decoding = [_claim(request) for request in self._decoding.values()]
-        prefilling = [_claim(request) for request in self._prefilling.values()]
-        (prefilling if is_partial else decoding).append(_claim(candidate))
-        num_blocks = self.pool.num_blocks
-        return peak_blocks(decoding, prefilling, kv, at_least=num_blocks) - num_blocks
+    def _lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
+        return self._running.lacking_blocks(candidate, is_partial=is_partial)
 
     def _steps_until_fewer(self, num_lacking: int) -> int:
-        """Steps before which the verdict cannot change: whoever starts later holds less when the others end.
+        return self._running.steps_until_fewer(num_lacking)
 
-        That is a block less for every `block_size` steps (at once for the first), in each KV group of the candidate
-        and of each prompt.
+    def _start(self, request: Request, shares: PromptShares) -> None:
+        self.queue.remove(request.request_id)
+        if request.start_number is None:
+            self._num_started += 1
+            request.start_number = self._num_started
+            request.num_cached_tokens = request.num_computed_tokens
+            if request.account:
+                request.account.charge_prompt(request.num_prompt_tokens - request.num_computed_tokens)
+        self._running.add(request)
+        shares.take(request)
+        self._forget_refusals(request)
+
+    def _stop(self, request: Request) -> None:
+        """It ends or is preempted."""
+        self._running.remove(request)
+        self.pool.release(request)
+        self._forget_refusals(request)
+
+    def _forget_refusals(self, changed: Request) -> None:
+        """Spot requests do not matter to guaranteed ones."""
+        if self._refusals:
+            self._refusals.pop(ServiceClass.SPOT, None)
+            if not changed.is_spot:
+                self._refusals.pop(ServiceClass.GUARANTEED, None)
+
+    def _let_pass(self, shares: PromptShares) -> None:
+        """Starts one request behind the blocked head whose whole prompt is in this step, if that delays the head never.
+
+        Only while no prompt is under way: then it is known when everybody ends at the latest.
         """
-        num_growing = len(self.pool.kv.windows) * (1 + len(self._prefilling))
-        blocks_each = -(-num_lacking // num_growing)
-        return (blocks_each - 1) * self.pool.block_size + 1
+        is_slot_free = len(self.running) + 2 <= self.slots
+        if self._num_steps < self._bypass_at_step or not is_slot_free or shares.num_partial or shares.left <= 0:
+            return
+        self._bypass_at_step = self._num_steps + BYPASS_EVERY_STEPS
+        head, *behind = self.queue.first(ServiceClass.GUARANTEED, 1 + MAX_PASSERS_ASKED)
+        for request in behind:
+            self.pool.look_up(request)
+        behind = [request for request in behind if not shares.is_partial(request)]
+        if not behind:
+            return
+        blocked = self._running.blocked(head)
+        for request in behind:
+            is_harmless = not any(each.is_delayed_by(claim_of(request)) for each in blocked)
+            if is_harmless and self._lacking_blocks(request, is_partial=False) <= 0:
+                self.pool.reuse(request)
+                if not shares.is_partial(request):
+                    self._start(request, shares)
+                    return
+                self.pool.put_back(request)
+
+    def _make_room(self, chunks: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+        """Preempts spot requests until the pool has the blocks that this step needs."""
+        num_groups = len(self.pool.kv.windows)
+        most_new = sum(blocks_for(num_tokens, self.pool.block_size) + 1 for _, num_tokens in chunks)
+        if num_groups * (len(self._running.decoding) + most_new) <= self.pool.num_free:
+            return chunks
+        ends = {request: request.num_tokens for request in self._running.decoding.values()}
+        ends |= {request: request.num_computed_tokens + num_tokens for request, num_tokens in chunks}
+        new_blocks = {request.request_id: self._running.num_new_blocks(request, end) for request, end in ends.items()}
+        num_new = sum(new_blocks.values())
+        while num_new > self.pool.num_free and self._running.spot:
+            victim = next_victim(self._running.spot.values())
+            num_new -= new_blocks.get(victim.request_id, 0)
+            self.preempt(victim)
+        return [chunk for chunk in chunks if chunk[0].request_id in self._running.prefilling]
+
+    def _count_recomputed(self, request: Request, num_tokens: int) -> None:
+        before = request.num_computed_tokens - num_tokens
+        self._counters.recomputed_tokens += min(request.num_computed_tokens, request.num_lost_tokens) - before
+        if request.num_computed_tokens >= request.num_lost_tokens:
+            request.num_lost_tokens = 0
 
     def _decode_row(self, request: Request) -> ScheduledRow:
         start = len(request.token_ids) - 1
@@ -171,6 +287,7 @@ class Scheduler:
             request.sampling,
             start + 1 - request.num_prompt_tokens,
             row_extras(request, start, start + 1),
+            request.num_preemptions,
         )
 
     def _prefill_row(self, request: Request, num_tokens: int) -> ScheduledRow:
@@ -185,25 +302,5 @@ class Scheduler:
             request.sampling if end == request.num_tokens else None,
             request.num_outputs,
             row_extras(request, start, end),
+            request.num_preemptions,
         )
-
-    def _end_blocks(self, request: Request) -> int:
-        return self.pool.kv.prefilling_blocks(request.num_kv_tokens_at_end)
-
-    def _publish(self) -> None:
-        self.running = (*self._decoding.values(), *self._prefilling.values())
-
-
-def _missing(request: Request) -> int:
-    return len(request.token_ids) - request.num_computed_tokens
-
-
-def _first_share(request: Request, floor: int, left: int, num_partial: int) -> int:
-    """All it misses if that completes it and everybody before is complete too; else the floor."""
-    missing = _missing(request)
-    return missing if missing <= left and not num_partial else min(missing, floor, left)
-
-
-def _claim(request: Request) -> Claim:
-    held = len(request.token_ids) - 1
-    return Claim(request.num_kv_tokens_at_end - held, held)

@@ -1,0 +1,117 @@
+"""Who runs, and what the pool still owes them: the memory side of admission.
+
+The scheduler moves requests in and out; the peak formula is asked here, with the claims of those who run.
+"""
+
+from collections.abc import Iterable
+
+from tidegate_core.kv_demand import KvDemand
+from tidegate_engine.request import Request, ServiceClass
+from tidegate_engine.scheduling.admission import Claim, peak_blocks
+from tidegate_engine.scheduling.blocks import blocks_for
+from tidegate_engine.scheduling.bypass import BlockedHead
+from tidegate_engine.scheduling.lengths import OutputLengths
+from tidegate_engine.scheduling.spot import expected_claim
+
+LIKELY_SHARE = 0.5  # of answers are no longer than what a blocked head's likely start is computed with
+
+
+class Running:
+    """By request id, in the order of their admission; `spot` holds those of both others that may be preempted."""
+
+    def __init__(self, num_blocks: int, kv: KvDemand, lengths: OutputLengths) -> None:
+        self.all: tuple[Request, ...] = ()  # replaced, never changed: other threads may read it
+        self.decoding: dict[str, Request] = {}
+        self.prefilling: dict[str, Request] = {}
+        self.spot: dict[str, Request] = {}
+        self._num_blocks = num_blocks
+        self._kv = kv
+        self._lengths = lengths
+        self._blocks_at_end = dict.fromkeys(ServiceClass, 0)  # if each request reaches its max_tokens
+
+    def get(self, request_id: str) -> Request | None:
+        return self.decoding.get(request_id) or self.prefilling.get(request_id)
+
+    def add(self, request: Request) -> None:
+        self.prefilling[request.request_id] = request
+        if request.is_spot:
+            self.spot[request.request_id] = request
+        self._blocks_at_end[request.terms.service_class] += self._end_blocks(request)
+        self._publish()
+
+    def begin_decoding(self, request: Request) -> None:
+        self.decoding[request.request_id] = self.prefilling.pop(request.request_id)
+
+    def remove(self, request: Request) -> None:
+        self.decoding.pop(request.request_id, None)
+        self.prefilling.pop(request.request_id, None)
+        self.spot.pop(request.request_id, None)
+        self._blocks_at_end[request.terms.service_class] -= self._end_blocks(request)
+        self._publish()
+
+    def fits_in_full(self, candidate: Request) -> bool:
+        """Whether everybody could reach max_tokens at once. Spot requests matter only to a spot request."""
+        num_blocks = self._end_blocks(candidate) + self._blocks_at_end[ServiceClass.GUARANTEED]
+        if candidate.is_spot:
+            num_blocks += self._blocks_at_end[ServiceClass.SPOT]
+        return num_blocks <= self._num_blocks
+
+    def lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
+        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on.
+
+        Unless it holds more in this step than in the next: then it is counted like a prompt that takes longer.
+        """
+        kv, num_blocks, with_spot = self._kv, self._num_blocks, candidate.is_spot
+        is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
+        decoding = self._claims(self.decoding.values(), with_spot=with_spot)
+        prefilling = self._claims(self.prefilling.values(), with_spot=with_spot)
+        (prefilling if is_partial else decoding).append(
+            expected_claim(candidate, self._lengths) if with_spot else claim_of(candidate)
+        )
+        return peak_blocks(decoding, prefilling, kv, at_least=num_blocks) - num_blocks
+
+    def steps_until_fewer(self, num_lacking: int) -> int:
+        """Steps before which the verdict cannot change: whoever starts later holds less when the others end.
+
+        That is a block less for every `block_size` steps (at once for the first), in each KV group of the candidate
+        and of each prompt.
+        """
+        num_growing = len(self._kv.windows) * (1 + len(self.prefilling))
+        blocks_each = -(-num_lacking // num_growing)
+        return (blocks_each - 1) * self._kv.block_size + 1
+
+    def num_new_blocks(self, request: Request, num_tokens: int) -> int:
+        """Blocks that its tables lack to cover so many tokens, at most: some may be freed before they are taken."""
+        num_blocks = blocks_for(num_tokens, self._kv.block_size)
+        if not request.block_tables:
+            return num_blocks * len(self._kv.windows)
+        return sum(max(0, num_blocks - len(table)) for table in request.block_tables)
+
+    def blocked(self, head: Request) -> tuple[BlockedHead, BlockedHead]:
+        """When everybody goes on to max_tokens, and when answers are as long as is likely."""
+        running = [request for request in self.all if not request.is_spot]
+        latest = [claim_of(request) for request in running]
+        likely = [expected_claim(request, self._lengths, LIKELY_SHARE) for request in running]
+        claim, num_blocks, kv = claim_of(head), self._num_blocks, self._kv
+        return BlockedHead.of(claim, latest, num_blocks, kv), BlockedHead.of(claim, likely, num_blocks, kv)
+
+    def _claims(self, requests: Iterable[Request], *, with_spot: bool) -> list[Claim]:
+        if not self.spot:
+            return [claim_of(request) for request in requests]
+        lengths = self._lengths
+        return [
+            expected_claim(request, lengths) if request.is_spot else claim_of(request)
+            for request in requests
+            if with_spot or not request.is_spot
+        ]
+
+    def _end_blocks(self, request: Request) -> int:
+        return self._kv.prefilling_blocks(request.num_kv_tokens_at_end)
+
+    def _publish(self) -> None:
+        self.all = (*self.decoding.values(), *self.prefilling.values())
+
+
+def claim_of(request: Request) -> Claim:
+    held = len(request.token_ids) - 1
+    return Claim(request.num_kv_tokens_at_end - held, held)

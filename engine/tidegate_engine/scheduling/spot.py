@@ -1,0 +1,28 @@
+"""Spot requests: what they are expected to hold, and who of them gives way.
+
+A spot request is admitted beside everybody else with the length its answer is expected to have, into memory that
+guaranteed requests may claim but mostly never use. When they do, or when answers become longer than expected, the
+spot request that started last is preempted: its blocks go back, it waits at the head of its class, and its tokens are
+computed again. Each preemption doubles what is expected of it, so that it comes back only where it has room to stay.
+"""
+
+from collections.abc import Iterable
+
+from tidegate_engine.request import Request
+from tidegate_engine.scheduling.admission import Claim
+from tidegate_engine.scheduling.lengths import OutputLengths
+
+EXPECTED_SHARE = 0.9  # of answers are no longer than what a spot request is admitted with
+
+
+def expected_claim(request: Request, lengths: OutputLengths, share: float = EXPECTED_SHARE) -> Claim:
+    """As if its answer ended where this share of such answers does."""
+    num_outputs = request.num_outputs
+    length = lengths.curve(request.num_prompt_tokens).quantile(share, num_outputs, request.sampling.max_tokens)
+    left = (length - num_outputs) << request.num_preemptions
+    return Claim(max(1, min(left, request.num_outputs_left)), request.num_tokens - 1)
+
+
+def next_victim(running: Iterable[Request]) -> Request:
+    """Of these spot requests: the least urgent, and of those the one that was first started last."""
+    return max(running, key=lambda request: (request.terms.priority, request.start_number or 0))

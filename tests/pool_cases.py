@@ -51,6 +51,10 @@ FINE: dict[str, dict[str, Any]] = {
     "another vendor": {"accelerator": {"resource": "amd.com/gpu", "memory": 1}},
     "the root of a claim": {"model": {"uri": "pvc://models/"}},
     "own labels": {"pod": {"labels": {"team": "a", "x.tidegate.dev/y": "z"}, "annotations": {"a.b/c": "d"}}},
+    "API keys and a trusted gateway": {
+        "access": {"apiKeysSecretRef": {"name": "chat-keys", "key": "api.keys"}, "trustFairnessHeader": True}
+    },
+    "a queue bounded in tokens": {"queue": {"maxTokens": 100_000}},
     "placement": {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}},
 }
 

@@ -27,6 +27,7 @@ COMMANDS = {
     "inspect": Command(
         "tidegate_cli.inspect", "read a model's shape from its files (what a pool's inspection Job does)", "engine"
     ),
+    "api-key": Command("tidegate_cli.api_key", "make an API key and its line for a key file", "engine"),
     "crd": Command("tidegate_cli.crd", "print the CustomResourceDefinition", "operator"),
     "operator": Command("tidegate_cli.operator", "run the operator", "operator"),
 }

@@ -24,7 +24,7 @@ from tidegate_operator.manifests.deployment import RolloutStrategy, rollout_stra
 from tidegate_operator.manifests.inspection_job import model_path
 from tidegate_operator.manifests.labels import ROLE_LABEL, TEMPLATE_LABEL, TEMPLATE_ROLE
 from tidegate_operator.manifests.merge import merge
-from tidegate_operator.manifests.pod import Runtime, engine_template, startup_seconds
+from tidegate_operator.manifests.pod import API_KEYS_FILE, Runtime, engine_template, startup_seconds
 from tidegate_operator.manifests.resources import engine_resources
 from tidegate_operator.observed import Observed
 from tidegate_operator.resources import CONTROLLER_REVISION, Manifest
@@ -95,6 +95,8 @@ def inputs_hash(pool: InferencePool) -> str:
     parts = (spec.model, spec.context, spec.traffic, spec.accelerator, spec.queue, spec.drain, spec.pod)
     said = [part.model_dump(mode="json", by_alias=True, exclude_defaults=True) for part in parts]
     said.append({"itlMilliseconds": spec.objectives.itl_milliseconds})
+    if access := spec.access.model_dump(mode="json", by_alias=True, exclude_defaults=True):
+        said.append({"access": access})
     return _hash(said)
 
 
@@ -164,12 +166,15 @@ def engine_launch(pool: InferencePool, fit: Fit, defaults: EngineDefaults) -> En
         kv_dtype=kv_dtype(pool),
         quantization=quantization(pool),
         max_queue=spec.queue.max_requests,
+        max_queue_tokens=spec.queue.max_tokens,
         max_wait_seconds=spec.queue.max_wait_seconds,
         prompt_tokens=spec.traffic.prompt_tokens,
         output_tokens=spec.traffic.output_tokens,
         itl_ms=spec.objectives.itl_milliseconds,
         served_name=spec.served_names(pool.metadata.name),
         chat_template=CHAT_TEMPLATE_FILE if spec.model.chat_template else None,
+        api_keys_file=API_KEYS_FILE if spec.access.api_keys_secret_ref else None,
+        trust_fairness_header=spec.access.trust_fairness_header,
         drain_seconds=spec.drain.timeout_seconds,
         drain_token_sha256=defaults.drain_token_sha256,
         sim_preemptions_per_minute=defaults.sim_preemptions_per_minute if defaults.runner is RunnerKind.SIM else 0.0,

@@ -20,7 +20,8 @@ from tidegate_operator.scale import ScaleTiming
 FULL = {
     "model": {"uri": "pvc://models/dir/qwen", "servedNames": ["qwen3-8b", "q"], "chatTemplate": "{{ messages }}"},
     "traffic": {"promptTokens": 100, "outputTokens": 50},
-    "queue": {"maxRequests": 7, "maxWaitSeconds": 9},
+    "queue": {"maxRequests": 7, "maxTokens": 90_000, "maxWaitSeconds": 9},
+    "access": {"apiKeysSecretRef": {"name": "chat-keys", "key": "keys.txt"}, "trustFairnessHeader": True},
     "drain": {"timeoutSeconds": 33},
     "pod": {
         "nodeSelector": {"gpu": "l4"},
@@ -114,6 +115,26 @@ def test_what_the_user_says_about_pods_arrives() -> None:
     assert spec["priorityClassName"] == "high"
     assert {"key": "dedicated", "operator": "Equal", "value": "llm"} in spec["tolerations"]
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
+
+
+def test_api_keys_are_mounted_where_the_engine_reads_them_and_can_change_in_place() -> None:
+    spec = engine_of(pool(**FULL))["spec"]
+    (volume,) = [each for each in spec["volumes"] if "secret" in each]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == volume["name"]]
+    launch = EngineLaunch.from_args(spec["containers"][0]["args"][1:])
+    (item,) = volume["secret"]["items"]
+    assert (volume["secret"]["secretName"], item["key"]) == ("chat-keys", "keys.txt")
+    assert launch.api_keys_file == f"{mount['mountPath']}/{item['path']}"
+    assert "subPath" not in mount, "such a mount is never updated"
+    assert mount["readOnly"]
+    assert (launch.trust_fairness_header, launch.max_queue_tokens) == (True, 90_000)
+
+
+def test_only_engines_see_the_api_keys_and_only_where_they_are_asked_for() -> None:
+    (job,) = plan(pool(**FULL), Observed(), SETTINGS, NOW).apply
+    volumes = [*job["spec"]["template"]["spec"]["volumes"], *engine_of(pool())["spec"]["volumes"]]
+    assert not any("secret" in each for each in volumes)
+    assert EngineLaunch.from_args(container(pool())["args"][1:]).api_keys_file is None
 
 
 def test_an_inspection_is_placed_as_the_engines_are() -> None:

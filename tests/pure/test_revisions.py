@@ -62,6 +62,8 @@ def test_what_pods_do_not_see_is_no_input(spec: dict[str, Any]) -> None:
         {"accelerator": {"memory": "48Gi"}},
         {"objectives": {"itlMilliseconds": 50}},
         {"queue": {"maxRequests": 1}},
+        {"access": {"apiKeysSecretRef": {"name": "keys", "key": "keys"}}},
+        {"access": {"trustFairnessHeader": True}},
         {"drain": {"timeoutSeconds": 5}},
         {"pod": {"labels": {"a": "b"}}},
     ],
@@ -73,6 +75,7 @@ def test_what_pods_see_is_an_input(spec: dict[str, Any]) -> None:
 
 def test_spelling_out_a_default_is_no_change() -> None:
     assert inputs_hash(pool(queue={"maxRequests": 64})) == inputs_hash(pool())
+    assert inputs_hash(pool(access={"trustFairnessHeader": False})) == inputs_hash(pool())
 
 
 def test_a_revision_survives_the_way_through_the_api_server() -> None:

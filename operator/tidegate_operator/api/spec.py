@@ -121,8 +121,30 @@ class Queue(ApiModel):
 
     max_requests: int = Field(default=64, ge=0, le=100_000)
     """Most requests waiting."""
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    """Most tokens waiting, prompts and longest answers together. Absent: no bound of their own."""
     max_wait_seconds: int = Field(default=30, ge=1, le=3600)
     """Longest predicted wait that is accepted."""
+
+
+class SecretKey(ApiModel):
+    """One entry of a Secret of the pool's namespace. The operator never reads it: pods have it mounted."""
+
+    name: str = Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
+    """The Secret's name."""
+    key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+    """The entry's key."""
+
+
+class Access(ApiModel):
+    """Who may use the API, and how callers are told apart."""
+
+    api_keys_secret_ref: SecretKey | None = None
+    """Hashed API keys, one a line: `sha256:<digest> [tenant]` (`tidegate api-key` makes one). A changed Secret is read
+    again by running pods, nothing restarts. Absent: no key is asked for."""
+    trust_fairness_header: bool = False
+    """true: only a gateway that sets x-gateway-inference-fairness-id itself can reach the engines, so that header names
+    the tenant."""
 
 
 class Drain(ApiModel):
@@ -198,6 +220,8 @@ class InferencePoolSpec(ApiModel):
     """How the number of replicas is decided."""
     queue: Queue = Queue()
     """What may wait in front of a replica."""
+    access: Access = Access()
+    """Who may use the API."""
     drain: Drain = Drain()
     """How a replica leaves."""
     pod: PodSettings = PodSettings()

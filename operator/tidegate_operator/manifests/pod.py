@@ -23,6 +23,10 @@ MODEL_VOLUME = "models"
 CHAT_TEMPLATE_VOLUME = "chat-template"
 CHAT_TEMPLATE_DIRECTORY = "/etc/tidegate"
 CHAT_TEMPLATE_KEY = "chat_template.jinja"
+API_KEYS_VOLUME = "api-keys"
+API_KEYS_DIRECTORY = "/etc/tidegate-api-keys"
+API_KEYS_KEY = "keys"
+API_KEYS_FILE = f"{API_KEYS_DIRECTORY}/{API_KEYS_KEY}"
 UID = 10001
 
 LAME_DUCK_SECONDS = 5  # preStop: kube-proxy and load balancers learn that the pod leaves before it stops accepting
@@ -92,6 +96,7 @@ def engine_template(
         chat_template_map=chat_template_map,
     )
     template = merge(template, {"metadata": {"labels": {SERVING_LABEL: "true"}}})
+    template = merge(template, _api_keys(pool))
     return merge(template, runtime.pod_patch)
 
 
@@ -170,6 +175,17 @@ def _volumes(pool: InferencePool, chat_template_map: str | None) -> tuple[list[M
         volumes.append({"name": CHAT_TEMPLATE_VOLUME, "configMap": {"name": chat_template_map}})
         mounts.append({"name": CHAT_TEMPLATE_VOLUME, "mountPath": CHAT_TEMPLATE_DIRECTORY, "readOnly": True})
     return volumes, mounts
+
+
+def _api_keys(pool: InferencePool) -> Manifest:
+    """The pool's key file, for engines only. A whole directory: a mount of one file would never change."""
+    reference = pool.spec.access.api_keys_secret_ref
+    if reference is None:
+        return {}
+    items = [{"key": reference.key, "path": API_KEYS_KEY}]
+    volume = {"name": API_KEYS_VOLUME, "secret": {"secretName": reference.name, "items": items}}
+    mount = {"name": API_KEYS_VOLUME, "mountPath": API_KEYS_DIRECTORY, "readOnly": True}
+    return {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": [mount]}], "volumes": [volume]}}
 
 
 def _placement(pool: InferencePool) -> Mapping[str, object]:

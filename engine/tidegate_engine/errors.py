@@ -4,6 +4,7 @@ EngineError
 ├── BadRequest   the request makes no sense (an empty prompt): the client corrects it (400)
 ├── BadGrammar   a schema, regex or grammar that cannot be compiled: the client corrects it (400)
 ├── GrammarFailed following a grammar became too costly in a step: this request ends, no other
+├── NoToken      a row's logits are not numbers, or everything is forbidden: this request ends, no other
 ├── Refused      not accepted at the door, and counted by its `refusal`
 │   ├── NeverFits        it could not run even alone: the client shortens it (400)
 │   ├── QueueFull        too much load: the client comes back after retry_after_seconds (503)
@@ -22,6 +23,10 @@ class EngineError(Exception):
 
 class BadRequest(EngineError):
     """A request that no engine could run."""
+
+
+class NoToken(EngineError):
+    """A row of a step that no token can be drawn for."""
 
 
 class Refused(EngineError):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tidegate_engine.counters import Counters
-from tidegate_engine.request import TokenLogprobs
+from tidegate_engine.request import SamplingParams, TokenLogprobs
 from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -75,18 +75,39 @@ class SimRunner:
             prompt_logprobs = tuple(self._logprobs(token_id, num_top) for token_id in row.extras.prompt_targets)
         if row.sampling is None:
             return RowOutput(None, None, prompt_logprobs) if prompt_logprobs else None
-        token_id = self._sample(row)
-        num_top = row.sampling.num_logprobs
-        return RowOutput(token_id, None if num_top is None else self._logprobs(token_id, num_top), prompt_logprobs)
+        token_id = self._sample(row, row.sampling)
+        num_others = row.sampling.num_logprobs
+        logprobs = None if num_others is None else self._logprobs(token_id, num_others)
+        return RowOutput(token_id, logprobs, prompt_logprobs)
 
     def _logprobs(self, token_id: int, num_top: int) -> TokenLogprobs:
         """The token itself has half of the probability, the next id half of the rest, and so on."""
         top = tuple(((token_id + rank) % self.vocab_size, -(rank + 1) * math.log(2)) for rank in range(num_top))
         return TokenLogprobs(token_id, -math.log(2), top)
 
-    def _sample(self, row: ScheduledRow) -> int:
-        if self._settings.answer_tokens is not None and row.num_outputs + 1 >= self._settings.answer_tokens:
-            return self._settings.eos_token_id
-        position = row.start + len(row.token_ids)
-        token = zlib.crc32(f"{row.token_ids[-1]},{position}".encode()) % self.vocab_size
+    def _sample(self, row: ScheduledRow, sampling: SamplingParams) -> int:
+        if row.extras and row.extras.constraint:
+            return self._allowed(row, row.extras.constraint.mask())
+        if self._settings.answer_tokens is not None:
+            least_tokens = max(self._settings.answer_tokens, sampling.min_tokens + 1)
+            if row.num_outputs + 1 >= least_tokens:
+                return self._settings.eos_token_id
+        token = self._hash(row) % self.vocab_size
         return token if token != self._settings.eos_token_id else (token + 1) % self.vocab_size
+
+    def _allowed(self, row: ScheduledRow, mask: bytes) -> int:
+        """Ends as soon as it may, else takes any token that the grammar allows."""
+        allowed = int.from_bytes(mask, "little") & ((1 << self.vocab_size) - 1)
+        eos = self._settings.eos_token_id
+        if allowed >> eos & 1:
+            return eos
+        first = self._hash(row) % self.vocab_size
+        return first + _lowest_bit(allowed >> first) if allowed >> first else _lowest_bit(allowed)
+
+    @staticmethod
+    def _hash(row: ScheduledRow) -> int:
+        return zlib.crc32(f"{row.token_ids[-1]},{row.start + len(row.token_ids)}".encode())
+
+
+def _lowest_bit(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1

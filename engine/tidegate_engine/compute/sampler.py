@@ -1,4 +1,4 @@
-"""Draws one token a row from logits: temperature, top-k, top-p, and the Gumbel-max trick.
+"""Draws one token a row from logits: temperature, min-p, top-k, top-p, and the Gumbel-max trick.
 
 argmax(logits / temperature + gumbel noise) is a draw from softmax(logits / temperature). The noise of a token is a hash
 of (seed, index of the output, token id), so a request's answer does not depend on the batch it is computed in, nor on
@@ -10,21 +10,26 @@ from dataclasses import dataclass
 
 import torch
 
+from tidegate_engine.compute.adjustments import Adjustments, adjust
+
 ROWS_AT_ONCE = 8  # noise and sorting take a few copies of the logits they work on
 LEAST_TEMPERATURE = 1e-5  # below, a draw is greedy but for ties, and logits / temperature leave the range of fp32
+NO_TOKEN = -1  # of a row that offers none: a logit is NaN or infinite, or everything is forbidden
 FIRST_CANDIDATES = 1024  # top-p rarely reaches further; sorting a whole vocabulary is slow on CPU
 _MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How one row is drawn. Temperature 0 is greedy, top_k 0 and top_p 1 are off."""
+    """How one row is drawn. Temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off."""
 
     temperature: float
     top_k: int
     top_p: float
     seed: int
     index: int  # of the output token: 0 is the first one of the answer
+    min_p: float = 0.0
+    adjustments: Adjustments | None = None
 
     @property
     def is_greedy(self) -> bool:
@@ -32,27 +37,35 @@ class Draw:
 
 
 def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
-    """Token ids for fp32 logits [rows, vocab_size]; the logits are overwritten."""
-    if all(draw.is_greedy for draw in draws):
-        return _token_ids(logits.argmax(-1))
+    """Token ids for fp32 logits [rows, vocab_size], or NO_TOKEN; the logits are overwritten."""
+    if all(draw.is_greedy and draw.adjustments is None for draw in draws):
+        return _largest(logits)
     tokens: list[int] = []
     for start in range(0, len(draws), ROWS_AT_ONCE):
         rows = slice(start, start + ROWS_AT_ONCE)
-        tokens += _token_ids(_perturbed(logits[rows], draws[rows]).argmax(-1))
+        adjust(logits[rows], [draw.adjustments for draw in draws[rows]])
+        tokens += _largest(_perturbed(logits[rows], draws[rows]))
     return tokens
 
 
-def _token_ids(chosen: torch.Tensor) -> list[int]:
-    tokens: list[int] = chosen.tolist()
+def _largest(scores: torch.Tensor) -> list[int]:
+    """Of NaN and another the larger is NaN, so the largest tells of all."""
+    largest, token_ids = scores.max(-1)
+    tokens: list[int] = torch.where(largest.isfinite(), token_ids, NO_TOKEN).tolist()
     return tokens
 
 
 def _perturbed(logits: torch.Tensor, draws: Sequence[Draw]) -> torch.Tensor:
     """Scaled, filtered logits plus noise; greedy rows pass unchanged."""
     device = logits.device
+    if all(draw.is_greedy for draw in draws):
+        return logits
     is_greedy = torch.tensor([[draw.is_greedy] for draw in draws], device=device)
     temperatures = torch.tensor([[1.0 if draw.is_greedy else draw.temperature] for draw in draws], device=device)
     logits /= temperatures
+    if any(draw.min_p > 0 for draw in draws):
+        min_p = torch.tensor([[draw.min_p] for draw in draws], device=device)
+        logits.masked_fill_(logits < logits.amax(-1, keepdim=True) + min_p.log(), float("-inf"))
     if any(draw.top_k > 0 or draw.top_p < 1 for draw in draws):
         logits.masked_fill_(logits < _thresholds(logits, draws), float("-inf"))
     noise = gumbel_noise([(draw.seed, draw.index) for draw in draws], logits.shape[1], device)

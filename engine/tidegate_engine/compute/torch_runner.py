@@ -6,7 +6,6 @@ Built by TorchRunner.load in the loading thread, used by the engine loop's threa
 """
 
 import secrets
-from hashlib import blake2b
 from pathlib import Path
 from typing import Self
 
@@ -20,11 +19,11 @@ from tidegate_core.sizing import BLOCK_SIZE, BlockPlan
 from tidegate_engine.attention.base import Attention, choose_attention
 from tidegate_engine.compute.kv_cache import KvCache, PagedStep
 from tidegate_engine.compute.kv_dtype import check_kv_dtype
-from tidegate_engine.compute.sampler import Draw, sample
+from tidegate_engine.compute.row_outputs import RowOutputs
 from tidegate_engine.compute.step_tensors import step_tensors
 from tidegate_engine.compute.torch_loading import LoadedModel, load, plan_pool
 from tidegate_engine.request import SamplingParams
-from tidegate_engine.runner import RowOutput, RowResult, ScheduledRow, StepBatch
+from tidegate_engine.runner import RowResult, ScheduledRow, StepBatch
 
 WARM_UP_TOKENS = 2 * BLOCK_SIZE
 
@@ -48,9 +47,13 @@ class TorchRunner:
         self._model = loaded.model
         self._places = loaded.kv_groups.places(loaded.layer_windows)
         self._device = loaded.device
-        self._logits_rows = LOGITS_ROWS[Device(loaded.device.type)]
+        self._outputs = RowOutputs(
+            loaded.model.logits,
+            num_rows=LOGITS_ROWS[Device(loaded.device.type)],
+            vocab_size=self.vocab_size,
+            entropy=entropy,
+        )
         self._attention = attention
-        self._entropy = entropy
 
     @classmethod
     def load(cls, launch: EngineLaunch, path: Path, *, memory_bytes: int | None = None) -> Self:
@@ -69,7 +72,7 @@ class TorchRunner:
         loaded = load(launch, path, memory_bytes)
         plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
-        attention = attention_for(kind)
+        attention = attention_for(kind, loaded.device)
         runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))
         runner.warm_up()
         return runner
@@ -77,15 +80,7 @@ class TorchRunner:
     def run(self, batch: StepBatch) -> tuple[RowResult, ...]:
         """See Runner.run."""
         with torch.inference_mode():
-            hidden = self._hidden(batch)
-            sampled = [index for index, row in enumerate(batch.rows) if row.sampling is not None]
-            tokens: list[int] = []
-            for start in range(0, len(sampled), self._logits_rows):
-                chunk = sampled[start : start + self._logits_rows]
-                logits = self._model.logits(hidden[_last_tokens(batch, chunk)])
-                tokens += sample(logits, [self._draw(batch.rows[index]) for index in chunk])
-        by_row = dict(zip(sampled, map(RowOutput, tokens), strict=True))
-        return tuple(by_row.get(index) for index in range(len(batch.rows)))
+            return self._outputs.of(batch.rows, self._hidden(batch))
 
     def warm_up(self) -> None:
         """A prefill and a decode: first calls allocate workspaces, on CUDA they also compile and load kernels."""
@@ -101,34 +96,13 @@ class TorchRunner:
         step = PagedStep(self.cache, self._places, tensors.attention, self._attention)
         return self._model.hidden(tensors.token_ids, tensors.positions, step)
 
-    def _draw(self, row: ScheduledRow) -> Draw:
-        assert row.sampling is not None
-        sampling = row.sampling
-        seed = self._own_seed(row.request_id) if sampling.seed is None else sampling.seed
-        return Draw(sampling.temperature, sampling.top_k, sampling.top_p, seed, row.num_outputs)
 
-    def _own_seed(self, request_id: str) -> int:
-        """Differs between requests and processes, yet is the same when a step is repeated."""
-        digest = blake2b(request_id.encode(), key=self._entropy, digest_size=8).digest()
-        return int.from_bytes(digest, "little")
-
-
-def attention_for(kind: AttentionKind) -> Attention:
+def attention_for(kind: AttentionKind, device: torch.device) -> Attention:
     """The implementation; Triton is imported only where it is used, since it needs a GPU or its interpreter."""
     if kind is AttentionKind.TRITON:
-        from tidegate_engine.attention import triton
+        from tidegate_engine.attention.triton import TritonAttention
 
-        return triton.attend
+        return TritonAttention(torch.cuda.get_device_properties(device).multi_processor_count)
     from tidegate_engine.attention import reference
 
     return reference.attend
-
-
-def _last_tokens(batch: StepBatch, rows: list[int]) -> list[int]:
-    """Positions in the step of the last token of each of these rows."""
-    ends = []
-    end = 0
-    for row in batch.rows:
-        end += len(row.token_ids)
-        ends.append(end - 1)
-    return [ends[index] for index in rows]

@@ -3,7 +3,7 @@
 grammar/matcher.py implements it; the Request holds it, the engine advances it, the runner asks for its mask.
 """
 
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class TokenConstraint(Protocol):
@@ -22,6 +22,10 @@ class TokenConstraint(Protocol):
 
         End tokens are set where the text may end. Asking twice gives the same answer.
         """
+        ...
+
+    def copy(self) -> Self:
+        """For another choice of the same request: as it was made, if nothing was taken yet."""
         ...
 
     def advance(self, token_id: int) -> None:

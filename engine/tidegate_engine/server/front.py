@@ -5,15 +5,19 @@
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegate_core.telemetry import LoadReport
 from tidegate_engine.counters import Counters
+from tidegate_engine.grammar.base import TokenConstraint
+from tidegate_engine.grammar.spec import GrammarSpec
 from tidegate_engine.request import SamplingParams, Terms, TokenChunk, default_max_tokens
 from tidegate_engine.server.bodies import BodyLimits
 from tidegate_engine.server.errors import ApiError, bad_request, unknown_model
+from tidegate_engine.server.parsers.choice import PLAIN_ANSWERS, AnswerFormat
 from tidegate_engine.server.stream import TextDecoder
+from tidegate_engine.text.chat_template import ChatOptions
 from tidegate_engine.text.vocabulary import TokenVocabulary
 
 PING_SECONDS = 15.0
@@ -44,7 +48,12 @@ class Engine(Protocol):
     def num_waiting(self) -> int: ...
 
     def submit(
-        self, request_id: str, prompt_token_ids: Sequence[int], sampling: SamplingParams, terms: Terms
+        self,
+        request_id: str,
+        prompt_token_ids: Sequence[int],
+        sampling: SamplingParams,
+        terms: Terms,
+        constraint: TokenConstraint | None,
     ) -> TokenStream:
         """Raises Refused, BadRequest or EngineFailed."""
         ...
@@ -67,17 +76,42 @@ class TextCodec(Protocol):
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 
-    def encode_chat(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
-        """Through the chat template, special tokens once. Raises BadRequest if there is none or it refuses."""
+    @property
+    def chat_template(self) -> str | None:
+        """Its text."""
+        ...
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, object]], options: ChatOptions) -> str:
+        """The prompt's text, special tokens and all. Raises BadRequest if there is no template or it refuses."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """How one token is written, special or not; quick."""
         ...
 
     def vocabulary(self) -> TokenVocabulary:
         """Of all tokens, for grammars."""
         ...
 
-    def decoder(self, prompt_token_ids: Sequence[int]) -> TextDecoder:
-        """A fresh incremental decoder for one choice, which continues the prompt."""
+    def decoder(self, prompt_token_ids: Sequence[int], shown: frozenset[str] | None) -> TextDecoder:
+        """A fresh incremental decoder for one choice, which continues the prompt; None shows all special tokens."""
         ...
+
+
+class Grammars(Protocol):
+    """Compiles what answers are held to."""
+
+    def compile(self, spec: GrammarSpec) -> TokenConstraint:
+        """Takes up to seconds, so it runs in the front's executor. Raises BadGrammar."""
+        ...
+
+
+@dataclass
+class Backlog:
+    """Prompts and grammars in the executor: bounded, so that clients are told instead of kept waiting unseen."""
+
+    max_jobs: int = 128
+    num_jobs: int = 0
 
 
 @dataclass(frozen=True)
@@ -126,6 +160,9 @@ class Front:
     executor: Executor
     wall_clock: Callable[[], float]
     ping_seconds: float = PING_SECONDS
+    answers: AnswerFormat = PLAIN_ANSWERS
+    grammars: Grammars | None = None
+    backlog: Backlog = field(default_factory=Backlog)
 
     @property
     def max_prompt_bytes(self) -> int:

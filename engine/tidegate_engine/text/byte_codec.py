@@ -5,11 +5,19 @@ client's tokens, counts and stop strings behave as with a real model.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatOptions
 from tidegate_engine.text.detokenizer import NONE_SHOWN
+from tidegate_engine.text.vocabulary import TokenVocabulary
 
 PRINTABLE = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ.0123456789"
+_CHARACTERS = [
+    chr(byte)
+    if chr(byte).isascii() and (chr(byte).isprintable() or chr(byte) in "\n\t")
+    else PRINTABLE[byte % len(PRINTABLE)]
+    for byte in range(256)
+]
 
 
 class ByteCodec:
@@ -34,10 +42,16 @@ class ByteCodec:
         return "".join(f"{turn['role']}: {turn['content']}\n" for turn in messages)
 
     def token_bytes(self, token_id: int) -> bytes:
-        return PRINTABLE[token_id % len(PRINTABLE)].encode()
+        return _CHARACTERS[token_id % 256].encode()
 
     def decode(self, token_ids: Sequence[int]) -> str:
         return bytes(token_id % 256 for token_id in token_ids).decode("utf-8", "replace")
+
+    def vocabulary(self) -> TokenVocabulary:
+        """As what a grammar of printable text needs them: the bytes that decode to themselves."""
+        tokens = [_CHARACTERS[byte].encode() if _CHARACTERS[byte] == chr(byte) else b"" for byte in range(256)]
+        encode = partial(self.encode, add_special_tokens=False)
+        return TokenVocabulary(tokens, self.eos_token_ids, self.eos_token_ids, encode)
 
     def decoder(
         self,
@@ -51,7 +65,7 @@ class PrintableDecoder:
     """Incremental, without state: a character a token."""
 
     def feed(self, token_ids: Sequence[int]) -> str:
-        return "".join(PRINTABLE[token_id % len(PRINTABLE)] for token_id in token_ids)
+        return "".join(_CHARACTERS[token_id % 256] for token_id in token_ids)
 
     def flush(self) -> str:
         return ""

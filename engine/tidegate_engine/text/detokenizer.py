@@ -6,7 +6,7 @@ tokens comes out once, when it is whole; bytes that can never become one are U+F
 
 import codecs
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer as Backend
 
@@ -14,6 +14,7 @@ from tidegate_checkpoint.errors import UnsupportedCheckpoint
 
 MAX_CHARACTER_BYTES = 4
 _METASPACE = "▁"
+NONE_SHOWN: frozenset[str] = frozenset()
 
 
 class TokenBytes:
@@ -23,23 +24,42 @@ class TokenBytes:
         """Raises UnsupportedCheckpoint for a tokenizer whose decoder is neither byte-level nor SentencePiece's."""
         added = backend.get_added_tokens_decoder()
         self._backend = backend
-        self._bytes: dict[int, bytes] = {token_id: b"" for token_id, token in added.items() if token.special}
+        self.special = {token_id: token.content.encode() for token_id, token in added.items() if token.special}
+        self._bytes: dict[int, bytes] = dict.fromkeys(self.special, b"")
+        self._special_ids = {spelt: token_id for token_id, spelt in self.special.items()}
         self._spell, self.strips_leading_space = _decoder(backend)
 
     def __getitem__(self, token_id: int) -> bytes:
         known = self._bytes.get(token_id)
         if known is None:
-            # ids beyond the vocabulary are padding rows of the model's embedding: they say nothing
-            token = self._backend.id_to_token(token_id)
-            known = self._bytes[token_id] = b"" if token is None else self._spell(token)
+            known = self._bytes[token_id] = self.spelt(token_id)
         return known
+
+    def spelt(self, token_id: int) -> bytes:
+        """Worked out anew and not kept; a special token as it is written."""
+        # ids beyond the vocabulary are padding rows of the model's embedding: they say nothing
+        token = self._backend.id_to_token(token_id)
+        return b"" if token is None else self._spell(token)
+
+    def shown(self, texts: frozenset[str] | None) -> Mapping[int, bytes]:
+        """Those of the special tokens; None: all of them."""
+        if texts is None:
+            return self.special
+        spelt = [text.encode() for text in texts]
+        return {self._special_ids[text]: text for text in spelt if text in self._special_ids}
 
 
 class Detokenizer:
     """One stream of text. With a prompt it continues it; without, it begins a text as decoding the whole would."""
 
-    def __init__(self, token_bytes: TokenBytes, prompt_token_ids: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        token_bytes: TokenBytes,
+        prompt_token_ids: Sequence[int] | None = None,
+        shown: frozenset[str] | None = NONE_SHOWN,
+    ) -> None:
         self._token_bytes = token_bytes
+        self._shown = token_bytes.shown(shown)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._strips_next = token_bytes.strips_leading_space and prompt_token_ids is None
         if prompt_token_ids:
@@ -49,7 +69,8 @@ class Detokenizer:
 
     def feed(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens complete; may be empty."""
-        return self._emit(b"".join(self._token_bytes[token_id] for token_id in token_ids), final=False)
+        spelt = [self._token_bytes[token_id] or self._shown.get(token_id, b"") for token_id in token_ids]
+        return self._emit(b"".join(spelt), final=False)
 
     def flush(self) -> str:
         """What is left at the end: U+FFFD for half a character."""

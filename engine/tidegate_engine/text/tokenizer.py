@@ -5,6 +5,7 @@ thread does not stop the event loop.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from tokenizers import Tokenizer as Backend
@@ -12,9 +13,11 @@ from tokenizers import Tokenizer as Backend
 from tidegate_checkpoint.gguf import read_gguf
 from tidegate_checkpoint.location import CheckpointKind, Location, locate, reading
 from tidegate_engine.errors import BadRequest
-from tidegate_engine.text.chat_template import ChatTemplate, NoChatTemplate
-from tidegate_engine.text.detokenizer import Detokenizer, TokenBytes, decode
+from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatTemplate, NoChatTemplate
+from tidegate_engine.text.detokenizer import NONE_SHOWN, Detokenizer, TokenBytes, decode
 from tidegate_engine.text.tokenizer_parts import TokenizerParts
+from tidegate_engine.text.tool_prompt import without_tools
+from tidegate_engine.text.vocabulary import TokenVocabulary
 
 # Unicode normalization may make a text shorter by this factor before it is tokenized (three letters to one syllable).
 COMPOSITION_RATIO = 3
@@ -73,26 +76,45 @@ class Tokenizer:
         has_two = add_special_tokens and self.bos_token_id is not None and ids[:2] == [self.bos_token_id] * 2
         return ids[1:] if has_two else ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
-        """As apply_chat_template; the template writes the special tokens. Raises BadRequest."""
-        return self.encode(self.apply_chat_template(messages), add_special_tokens=False)
+    @property
+    def chat_template(self) -> str | None:
+        """Its text, which tells how the model writes calls and reasoning."""
+        return None if self._template is None else self._template.text
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """The prompt text. Raises NoChatTemplate, ChatRefused."""
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, object]], options: ChatOptions = DEFAULT_OPTIONS
+    ) -> str:
+        """The prompt text, special tokens and all. Raises NoChatTemplate, ChatRefused."""
         if self._template is None:
             raise NoChatTemplate(
                 f"{self._source} has no chat template; use /v1/completions, or start with --chat-template FILE "
                 "(a pool: spec.model.chatTemplate)"
             )
-        return self._template.render(messages, self._special_tokens)
+        if not self._template.takes_tools:
+            messages, options = without_tools(messages, options)
+        return self._template.render(messages, self._special_tokens, options)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Without special tokens; bytes that are no character are U+FFFD."""
         return decode(self._token_bytes, token_ids)
 
-    def decoder(self, prompt_token_ids: Sequence[int] = ()) -> Detokenizer:
-        """For text that continues a prompt, as it is generated."""
-        return Detokenizer(self._token_bytes, prompt_token_ids)
+    def vocabulary(self) -> TokenVocabulary:
+        """Every token's bytes, for grammars; takes half a second for 262,144 tokens."""
+        added = self._backend.get_added_tokens_decoder()
+        return TokenVocabulary(
+            tokens=[self._token_bytes.spelt(token_id) for token_id in range(self.vocab_size)],
+            special_token_ids=frozenset(token_id for token_id, token in added.items() if token.special),
+            eos_token_ids=self.eos_token_ids,
+            encode=partial(self.encode, add_special_tokens=False),
+        )
+
+    def decoder(self, prompt_token_ids: Sequence[int] = (), shown: frozenset[str] | None = NONE_SHOWN) -> Detokenizer:
+        """For text that continues a prompt, as it is generated. Special tokens come out if shown; None shows all."""
+        return Detokenizer(self._token_bytes, prompt_token_ids, shown)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """How one token is written, special or not."""
+        return self._token_bytes[token_id] or self._token_bytes.special.get(token_id, b"")
 
 
 def _composition_ratio(backend: Backend) -> int:

@@ -1,0 +1,81 @@
+"""Compiles what clients hold their answers to. The check at the door is the compilation itself: what passes it runs.
+
+The server calls compile() in its executor. Work happens on one thread of this module's own, because the grammar library
+recurses as deep as a grammar's rules refer to each other: a chain of a thousand would overflow a usual stack and end
+the process. A table of the whole vocabulary is built with the first grammar (262,144 tokens: about two seconds).
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from tidegate_engine.errors import BadGrammar
+from tidegate_engine.grammar.matcher import GrammarMatcher, first_line
+from tidegate_engine.grammar.spec import GrammarSpec, library_grammar
+from tidegate_engine.text.vocabulary import TokenVocabulary
+
+STACK_BYTES = 256 * 2**20  # address space; the longest chain that MAX_SPEC_BYTES has room for touches 100 MiB of it
+
+# Within these a grammar compiles in about a second and the costliest step takes some 50 ms.
+LIMITS = LLParserLimits(max_grammar_size=20_000, max_items_in_row=10_000, verbose_errors=False)
+
+
+class GrammarCompiler:
+    """One a process. `load_vocabulary` is called once, with the first grammar."""
+
+    def __init__(self, load_vocabulary: Callable[[], TokenVocabulary]) -> None:
+        self._load_vocabulary = load_vocabulary
+        self._tokenizer: LLTokenizer | None = None
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
+
+    def compile(self, spec: GrammarSpec) -> GrammarMatcher:
+        """Takes up to seconds. Raises BadGrammar, whose message says what is wrong with the grammar."""
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            work = self._executor.submit(self._compile, spec)  # starts the thread, the first time
+        finally:
+            threading.stack_size(before)
+        return work.result()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _compile(self, spec: GrammarSpec) -> GrammarMatcher:
+        grammar = library_grammar(spec)
+        matcher = LLMatcher(self._table(), grammar, log_level=0, limits=LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # a grammar that no text matches fails only now
+        if matcher.is_error():
+            raise BadGrammar(f"the {spec.kind} cannot be compiled: {_reason(matcher)}")
+        return GrammarMatcher(matcher)
+
+    def _table(self) -> LLTokenizer:
+        if self._tokenizer is None:
+            vocabulary = self._load_vocabulary()
+            if not vocabulary.eos_token_ids:
+                raise BadGrammar("this model's files name no end token, so an answer cannot be held to a grammar")
+            eos_token_ids = sorted(vocabulary.eos_token_ids)
+            self._tokenizer = LLTokenizer(TokenizerWrapper(_LibraryTokens(vocabulary)), eos_token=eos_token_ids)
+        return self._tokenizer
+
+
+def _reason(matcher: LLMatcher) -> str:
+    reason = first_line(matcher)
+    return "no text matches it" if reason.startswith("NoExtension") else reason
+
+
+class _LibraryTokens:
+    """A vocabulary with the names the library looks for."""
+
+    def __init__(self, vocabulary: TokenVocabulary) -> None:
+        self.tokens = vocabulary.tokens
+        self.special_token_ids = sorted(vocabulary.special_token_ids)
+        self.eos_token_id = min(vocabulary.eos_token_ids)
+        self.bos_token_id: int | None = None
+        self._encode = vocabulary.encode
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        return self._encode(text.decode("utf-8", "replace") if isinstance(text, bytes) else text)

@@ -68,7 +68,7 @@ def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int)
 
     def new_door() -> Door:
         limits = QueueLimits(num_waiting, max_wait_seconds=1e9)
-        return Door(engine, limits, usual_output_tokens=MEAN_ANSWER, clock=time.thread_time)
+        return Door(engine, limits, clock=time.thread_time)
 
     door = new_door()
     return {

@@ -54,6 +54,7 @@ class LoopSettings:
     prompt_tokens: int = 900
     output_tokens: int = 300
     itl_seconds: float = 0.1
+    has_prefix_cache: bool = True
 
     def within(self, num_tokens: int) -> Self:
         """A usual request no longer than the longest this engine takes, prompt and output in the same proportion."""
@@ -90,11 +91,11 @@ class EngineLoop:
             clock=clock,
             counters=self.counters,
             usual_output_tokens=settings.output_tokens,
+            has_prefix_cache=settings.has_prefix_cache,
         )
         self._door = Door(
             self._engine,
             QueueLimits(settings.max_queue, settings.max_wait_seconds),
-            usual_output_tokens=settings.output_tokens,
             clock=clock,
         )
         self._streams: dict[str, Stream] = {}
@@ -172,11 +173,12 @@ class EngineLoop:
         assert request_id not in self._streams, f"request id {request_id} is in use"
         self.counters.arrivals += 1
         request = new_request(request_id, prompt_token_ids, sampling, self._clock(), terms, constraint=constraint)
-        self._door.enter(request)
+        self._engine.pool.hash_tokens(request)
+        wait_seconds = self._door.enter(request)
         if not self._streams:
             self._progress_at = self._clock()
         times = RequestTimes(request, self.counters.requests)
-        stream = self._streams[request_id] = Stream(request_id, self._end_soon, times)
+        stream = self._streams[request_id] = Stream(request_id, self._end_soon, times, wait_seconds=wait_seconds)
         self._wakeup.set()
         return stream
 

@@ -15,8 +15,17 @@ from tidegate_engine.timing import RequestTimes
 class Stream:
     """Async iterator of TokenChunk; ends after the chunk with a finish reason."""
 
-    def __init__(self, request_id: str, end_soon: Callable[[str, FinishReason], None], times: RequestTimes) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        end_soon: Callable[[str, FinishReason], None],
+        times: RequestTimes,
+        *,
+        wait_seconds: float = 0.0,
+    ) -> None:
+        """`wait_seconds`: what it was expected to wait when it was accepted."""
         self.request_id = request_id
+        self.wait_seconds = wait_seconds
         self.times = times
         self.left_by: FinishReason | None = None  # how its reader ended it, if it did: tokens after that are wasted
         self._end_soon = end_soon

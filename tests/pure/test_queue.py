@@ -30,7 +30,7 @@ class Site:
         runner = ScriptedRunner(num_blocks, step_time=STEP_TIME)
         engine = engine_of(runner, slots=slots)
         limits = QueueLimits(max_requests, max_wait_seconds)
-        door = Door(engine, limits, usual_output_tokens=200, clock=runner.clock)
+        door = Door(engine, limits, clock=runner.clock)
         site = cls(engine, door, runner.clock)
         for i in range(12):  # steps are measured before anything is predicted
             engine.queue.add(request_of(f"warm-{i}", 100 + 20 * i, 3))
@@ -173,7 +173,7 @@ class TickingClock:
 
 def test_predicting_takes_only_a_small_part_of_the_time():
     engine, clock = engine_of(ScriptedRunner(100), slots=1), TickingClock()
-    door = Door(engine, QueueLimits(0, 1.0), usual_output_tokens=200, clock=clock)
+    door = Door(engine, QueueLimits(0, 1.0), clock=clock)
     door.enter(request_of("first", 20, 200))
     engine.end_soon("first", FinishReason.ABORT)
     engine.step()

@@ -1,78 +1,89 @@
-"""The door of an engine: decides in the caller's thread whether a new request may queue, from a forecast kept at hand.
+"""The door of an engine: decides in the caller's thread whether a new request may queue, from an outlook kept at hand.
 
-A forecast is made from the live requests and grows by each request let in. It is made anew when it is old, or when an
-answer ended and made room it does not know of, but never so often that predicting costs more than a small part of the
-time. Live requests are read while the engine thread works on them: a step more or less changes no decision.
+The outlook grows by each request let in. It is made anew when it is old, or when an answer ended and made room it does
+not know of: a slice at each call, so that no call takes long, and never so often that predicting costs more than a
+small part of the time. Until the new one is complete the old one answers.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import Request
-from tidegate_engine.scheduling.forecast import Demand, Forecast, Rules, demand_of
+from tidegate_engine.scheduling.forecast import Demand
+from tidegate_engine.scheduling.outlook import Outlook
 from tidegate_engine.scheduling.queue import QueueLimits, check_may_wait
 
 MAX_AGE_SECONDS = 0.25
-MIN_AGE_IN_COSTS = 20  # a forecast is used for at least 20 times what making it cost
+MIN_AGE_IN_COSTS = 20  # an outlook is used for at least 20 times what making it cost
+SLICE_REQUESTS = 64  # waiting requests played at each call: a few milliseconds
 
 
 class Door:
     """Belongs to one thread: that of the event loop, or of a simulation."""
 
-    def __init__(
-        self, engine: Engine, limits: QueueLimits, *, usual_output_tokens: int, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, engine: Engine, limits: QueueLimits, *, clock: Callable[[], float]) -> None:
         self._engine = engine
         self._limits = limits
-        self._usual_output_tokens = usual_output_tokens
         self._clock = clock
-        self._made_at = float("-inf")
-        self._cost_seconds = 0.0
-        self._num_ended = -1
-        self._forecast = self._make()
+        self._cost_seconds = self._next_cost_seconds = 0.0
+        self._next: Outlook | None = None
+        self._outlook = self._look()
+        self._play(self._outlook, num_requests=len(engine.queue))
 
-    def enter(self, request: Request) -> None:
-        """Queues the request. Raises QueueFull, with the time after which it would be let in."""
+    def enter(self, request: Request) -> float:
+        """Queues the request and returns the seconds it is expected to wait.
+
+        Raises QueueFull or TenantOverShare, with the time after which it would be let in.
+        """
         self._refresh()
-        wait_seconds, after = self._forecast.place(demand_of(request, self._usual_output_tokens))
-        elapsed = self._clock() - self._made_at
-        waits_seconds = self._forecast.waits_after(elapsed, len(self._engine.queue))
-        check_may_wait(self._limits, waits_seconds, max(0.0, wait_seconds - elapsed))
-        self._forecast = after
-        self._engine.queue.add(request)
+        outlook, queue = self._outlook, self._engine.queue
+        demand = outlook.demand_of(request)
+        seconds, after = outlook.place(demand)
+        elapsed = self._clock() - outlook.made_at
+        waits = outlook.waits_after(elapsed, len(queue))
+        wait_seconds = max(0.0, seconds - elapsed)
+        check_may_wait(
+            self._limits,
+            [wait.seconds for wait in waits],
+            wait_seconds,
+            waiting_tokens=[wait.num_prompt_tokens for wait in waits],
+            num_prompt_tokens=request.num_prompt_tokens,
+            is_over_share=queue.is_over_share(request.terms.tenant),
+        )
+        outlook.let_in(request, demand, after)
+        if self._next:
+            self._next.let_in(request, demand, after)
+        queue.add(request)
+        return wait_seconds
 
     def wait_seconds(self, num_prompt_tokens: int, num_output_tokens: int) -> float:
         """Predicted wait of such a request if it came now."""
         self._refresh()
         demand = Demand(num_prompt_tokens, num_prompt_tokens, 0, num_output_tokens, num_output_tokens)
-        wait_seconds, _ = self._forecast.place(demand)
-        return max(0.0, wait_seconds - (self._clock() - self._made_at))
+        seconds, _ = self._outlook.place(demand)
+        return max(0.0, seconds - (self._clock() - self._outlook.made_at))
 
     def _refresh(self) -> None:
-        age = self._clock() - self._made_at
-        is_outdated = age >= MAX_AGE_SECONDS or self._num_ended != self._engine.scheduler.num_ended
-        if is_outdated and age >= MIN_AGE_IN_COSTS * self._cost_seconds:
-            self._forecast = self._make()
+        if self._next is None and self._is_outdated():
+            self._next = self._look()
+        if self._next:
+            self._play(self._next, num_requests=SLICE_REQUESTS)
 
-    def _make(self) -> Forecast:
+    def _is_outdated(self) -> bool:
+        age = self._clock() - self._outlook.made_at
+        is_outdated = age >= MAX_AGE_SECONDS or self._outlook.num_ended != self._engine.scheduler.num_ended
+        return is_outdated and age >= MIN_AGE_IN_COSTS * self._cost_seconds
+
+    def _look(self) -> Outlook:
         started = self._clock()
-        engine = self._engine
-        self._num_ended = engine.scheduler.num_ended
-        rules = Rules(
-            slots=engine.scheduler.slots,
-            num_blocks=engine.pool.num_blocks,
-            kv=engine.pool.kv,
-            limits=engine.limits,
-            step_time=engine.step_times.step_time,
-            horizon_seconds=2 * self._limits.max_wait_seconds,
-        )
-        waiting = engine.queue.snapshot()  # first, so that a request admitted just now is seen twice, not missed
-        running = {request.request_id: request for request in engine.scheduler.running}
-        queued = self._demands(request for request in waiting if request.request_id not in running)
-        forecast = Forecast.of(rules, self._demands(running.values()), queued)
-        self._made_at = started
-        self._cost_seconds = self._clock() - started
-        return forecast
+        outlook = Outlook(self._engine, now=started, horizon_seconds=2 * self._limits.max_wait_seconds)
+        self._next_cost_seconds = self._clock() - started
+        return outlook
 
-    def _demands(self, requests: Iterable[Request]) -> list[Demand]:
-        return [demand_of(request, self._usual_output_tokens) for request in requests if not request.finish_reason]
+    def _play(self, outlook: Outlook, *, num_requests: int) -> None:
+        started = self._clock()
+        outlook.play(num_requests)
+        self._next_cost_seconds += self._clock() - started
+        if outlook.is_complete:
+            self._outlook, self._next = outlook, None
+            self._cost_seconds = self._next_cost_seconds

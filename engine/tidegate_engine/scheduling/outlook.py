@@ -1,0 +1,115 @@
+"""The engine's near future from one look at its live requests: who starts when, guaranteed and spot.
+
+Made by the door, a slice at a time, so that a thousand waiting requests never stop the event loop for long. Live
+requests are read while the engine thread works on them: a step more or less changes no decision.
+
+How long an answer becomes is drawn for each request from what was learned, by the golden ratio: the draws of any few
+requests in a row are spread evenly over what is likely, so that ends come one by one as in reality and a forecast
+made again says nearly the same.
+"""
+
+from collections import deque
+
+from tidegate_engine.engine import Engine
+from tidegate_engine.request import Request
+from tidegate_engine.scheduling.forecast import Demand, Forecast, Rules, Wait
+from tidegate_engine.scheduling.spot import expected_claim
+
+GOLDEN_RATIO = (5**0.5 - 1) / 2
+BUCKETS_OF_MEAN = 16  # latest ends are known to this part of the mean max_tokens
+
+
+class Outlook:
+    """Complete once play() has played all who waited; then it grows with each request let in."""
+
+    def __init__(self, engine: Engine, *, now: float, horizon_seconds: float) -> None:
+        self.made_at = now
+        self.num_ended = engine.scheduler.num_ended
+        self._engine = engine
+        self._num_drawn = 0
+        waiting = engine.queue.snapshot()  # first, so that a request admitted just now is seen twice, not missed
+        running = {request.request_id: request for request in engine.scheduler.running}
+        self._upcoming = deque(request for request in waiting if request.request_id not in running)
+        self._hit_share = engine.counters.prefix_hit_tokens / max(1, engine.counters.prefix_queried_tokens)
+        seen = (*running.values(), *self._upcoming)
+        mean_tokens = sum(request.sampling.max_tokens for request in seen) // max(1, len(seen))
+        rules = Rules(
+            slots=engine.scheduler.slots,
+            num_blocks=engine.pool.num_blocks,
+            kv=engine.pool.kv,
+            limits=engine.limits,
+            step_time=engine.step_times.step_time,
+            horizon_seconds=horizon_seconds,
+            bucket_steps=max(1, mean_tokens // BUCKETS_OF_MEAN),
+        )
+        self._guaranteed = Forecast(rules)  # nobody in it waits for a spot request
+        self._all: Forecast | None = None  # from the first spot request that waits
+        for request in running.values():
+            if not request.finish_reason:
+                self._guaranteed.admit(self.demand_of(request))
+
+    @property
+    def is_complete(self) -> bool:
+        return not self._upcoming
+
+    def play(self, num_requests: int) -> None:
+        """So many of those who waited, in their order: guaranteed requests come before spot ones."""
+        for _ in range(min(num_requests, len(self._upcoming))):
+            request = self._upcoming.popleft()
+            if not request.finish_reason:
+                self._enqueue(self.demand_of(request))
+
+    def place(self, demand: Demand) -> tuple[float, Forecast]:
+        """Seconds until it is admitted, and the forecast with it admitted."""
+        forecast = self._all if demand.is_spot and self._all else self._guaranteed
+        return forecast.place(demand)
+
+    def let_in(self, request: Request, demand: Demand, after: Forecast) -> None:
+        """The request queues; `after` is what place() said of it, if this outlook was asked."""
+        if not self.is_complete:
+            self._upcoming.append(request)
+        elif demand.is_spot:
+            self._all = after
+        else:
+            self._guaranteed = after
+            if self._all:
+                self._all.enqueue(demand)
+
+    def waits_after(self, elapsed_seconds: float, num_queued: int) -> list[Wait]:
+        """As Forecast.waits_after(), of all who wait."""
+        return (self._all or self._guaranteed).waits_after(elapsed_seconds, num_queued)
+
+    def demand_of(self, request: Request) -> Demand:
+        """A token is always missing: the engine thread may be in the midst of recording a step."""
+        self._num_drawn += 1
+        share = (0.5 + self._num_drawn * GOLDEN_RATIO) % 1.0
+        max_tokens, is_spot = request.sampling.max_tokens, request.is_spot
+        num_outputs = min(request.num_outputs, max_tokens - 1)
+        curve = self._engine.lengths.curve(request.num_prompt_tokens)
+        expected_left = curve.quantile(share, num_outputs, max_tokens) - num_outputs
+        if is_spot:
+            claimed = expected_claim(request, self._engine.lengths).left
+            max_tokens = min(max_tokens, num_outputs + max(claimed, expected_left))
+        return Demand(
+            num_missing_tokens=self._num_missing(request),
+            num_tokens=request.num_tokens,
+            num_outputs=num_outputs,
+            max_tokens=max_tokens,
+            expected_left=expected_left,
+            is_spot=is_spot,
+        )
+
+    def _num_missing(self, request: Request) -> int:
+        """Of a prompt that nothing is computed of, the usual part is expected to be in the prefix cache."""
+        missing = request.num_tokens - request.num_computed_tokens
+        if not request.num_computed_tokens:
+            missing -= max(request.num_hit_tokens, int(missing * self._hit_share))
+        return max(1, missing)
+
+    def _enqueue(self, demand: Demand) -> None:
+        if demand.is_spot and self._all is None:
+            self._all = self._guaranteed.copy()
+        if not demand.is_spot:
+            self._guaranteed.enqueue(demand)
+        if self._all:
+            self._all.enqueue(demand)

@@ -11,15 +11,18 @@ from dataclasses import dataclass, field
 import httpx
 from fastapi import FastAPI
 
+from text_runner import TextCodecOfBytes, TextRunner
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_engine.counters import Counters
+from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import EngineLoop, LoopSettings
 from tidegate_engine.runner import RowOutput, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.server.app import OPEN_ACCESS, create_app
 from tidegate_engine.server.callers import Access
-from tidegate_engine.server.front import Front, ServedModel, TextCodec
+from tidegate_engine.server.front import Backlog, Front, ServedModel, TextCodec
 from tidegate_engine.server.metrics import build_registry
+from tidegate_engine.server.parsers.choice import PLAIN_ANSWERS, AnswerFormat
 from tidegate_engine.sim import SimRunner, SimSettings
 from tidegate_engine.text.byte_codec import ByteCodec
 from waiting import eventually_async
@@ -33,7 +36,7 @@ POISON = 255  # no UTF-8 text has this byte, and the tests' prompts have it only
 class Gate:
     """A runner's door: while it is closed no step ends, and a prompt that begins with poison raises."""
 
-    def __init__(self, runner: SimRunner) -> None:
+    def __init__(self, runner: SimRunner | TextRunner) -> None:
         self.num_blocks, self.block_size = runner.num_blocks, runner.block_size
         self.vocab_size, self.kv_windows = runner.vocab_size, runner.kv_windows
         self._runner = runner
@@ -131,12 +134,18 @@ async def running_app(
     codec: TextCodec | None = None,
     usual_tokens: int = 32,
     access: Access = OPEN_ACCESS,
+    answer: str | None = None,
+    answers: AnswerFormat = PLAIN_ANSWERS,
+    max_backlog: int = 128,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
     num_blocks = 8 * CONTEXT // BLOCK_SIZE
     step_time = StepTime(step_seconds, 0, 0)
     settings = SimSettings(num_blocks=num_blocks, answer_tokens=answer_tokens, step_time=step_time)
-    gate = Gate(SimRunner(settings, counters=counters))
+    gate = Gate(
+        SimRunner(settings, counters=counters) if answer is None else TextRunner(answer, num_blocks, BLOCK_SIZE)
+    )
+    grammars = GrammarCompiler((codec or ByteCodec()).vocabulary)
     engine = EngineLoop(
         runner=gate,
         sizing=sizing(gate, slots),
@@ -146,13 +155,26 @@ async def running_app(
     engine.start()
     model = ServedModel((MODEL, "alias/of-it"), CONTEXT, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
     with ThreadPoolExecutor(1) as executor:
-        front = Front(engine, codec or ByteCodec(), model, executor, time.time, ping_seconds)
+        if answer is not None and codec is None:
+            codec = TextCodecOfBytes()
+        front = Front(
+            engine,
+            codec or ByteCodec(),
+            model,
+            executor,
+            time.time,
+            ping_seconds,
+            answers=answers,
+            grammars=grammars,
+            backlog=Backlog(max_backlog),
+        )
         app = create_app(front, build_registry(engine, MODEL, access.keys), access)
         exchanges = Exchanges(app)
         transport = httpx.ASGITransport(exchanges, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:
             yield ServedApp(client, engine, gate, exchanges)
         await engine.stop()
+        grammars.close()
 
 
 def sizing(runner: Gate, slots: int) -> EngineSizing:

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode
+from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode, Switch
+from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
 from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.process.lifecycle import StopSignals, log_event
@@ -34,6 +35,7 @@ from tidegate_engine.server.front import Front
 from tidegate_engine.server.key_file import KeyFile, watched
 from tidegate_engine.server.listening import HttpServer, bind, port_of
 from tidegate_engine.server.metrics import build_registry
+from tidegate_engine.server.parsers.choice import answer_format
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -107,7 +109,16 @@ class EngineProcess:
         )
         engine.start()
         with ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer") as executor:
-            front = Front(engine, parts.codec, parts.model, executor, time.time)
+            grammars = GrammarCompiler(parts.codec.vocabulary)
+            front = Front(
+                engine,
+                parts.codec,
+                parts.model,
+                executor,
+                time.time,
+                answers=answer_format(self.launch.tool_parser, self.launch.reasoning_parser, parts.codec.chat_template),
+                grammars=grammars,
+            )
             self.state.registry = build_registry(engine, parts.model.names[0], access.keys)
             self.state.engine = engine
             api = HttpServer(create_app(front, self.state.registry, access), api_socket)
@@ -119,6 +130,7 @@ class EngineProcess:
             await self._drain(engine)
             has_stopped = await engine.stop()
             await api.stop()
+            grammars.close()
         if not has_stopped:
             raise EngineStuck(f"the engine was stopped in a step that did not end in {STOP_SECONDS:.0f} s")
 
@@ -169,6 +181,7 @@ def loop_settings(launch: EngineLaunch) -> LoopSettings:
         prompt_tokens=launch.prompt_tokens,
         output_tokens=launch.output_tokens,
         itl_seconds=launch.itl_ms / 1000,
+        has_prefix_cache=launch.prefix_cache is Switch.ON,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.text.byte_codec import ByteCodec
-from tidegate_engine.text.chat_template import ChatTemplate
+from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatTemplate
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,13 @@ async def test_a_chat_answer_has_openais_shape():
     assert len(choice["message"]["content"]) == 5
     assert choice["finish_reason"] == "length"
     num_prompt = len("user: hello\n")
-    assert body["usage"] == {"prompt_tokens": num_prompt, "completion_tokens": 5, "total_tokens": num_prompt + 5}
+    assert body["usage"] == {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": 5,
+        "total_tokens": num_prompt + 5,
+        "prompt_tokens_details": {"cached_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0},
+    }
 
 
 async def test_a_chat_stream_sends_role_text_reason_usage_and_done():
@@ -208,9 +214,9 @@ async def test_content_parts_and_echoed_assistant_messages_are_understood():
 class RefusingCodec(ByteCodec):
     """A template that knows no system role."""
 
-    def encode_chat(self, turns):
+    def apply_chat_template(self, messages, options=DEFAULT_OPTIONS):
         template = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role here') }}{% endif %}hi"
-        return self.encode(ChatTemplate(template, "the template").render(turns, {}), add_special_tokens=False)
+        return ChatTemplate(template, "the template").render(messages, {}, options)
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])

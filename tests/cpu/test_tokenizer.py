@@ -159,7 +159,9 @@ def test_a_text_that_spells_bos_gets_no_second_one(directory):
 def test_a_template_that_writes_bos_gets_no_second_one(directory):
     tokenizer = load_tokenizer(directory)
 
-    ids = tokenizer.encode_chat([{"role": "user", "content": "the dog"}])
+    ids = tokenizer.encode(
+        tokenizer.apply_chat_template([{"role": "user", "content": "the dog"}]), add_special_tokens=False
+    )
 
     assert ids.count(tokenizer.bos_token_id) == 1
     assert tokenizer.decode(ids) == "[user] the dog\n[assistant] "
@@ -207,7 +209,7 @@ def test_without_a_template_only_chat_is_refused(directory):
     with pytest.raises(
         NoChatTemplate, match=r"no chat template.*/v1/completions.*--chat-template FILE.*spec\.model\.chatTemplate"
     ):
-        tokenizer.encode_chat([{"role": "user", "content": "hi"}])
+        tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
 
 
 def test_a_broken_given_template_is_refused_at_load(directory):

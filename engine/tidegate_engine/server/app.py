@@ -3,6 +3,7 @@
 from fastapi import FastAPI
 from prometheus_client import CollectorRegistry
 from starlette.datastructures import MutableHeaders
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate_core.telemetry import METRICS_PATH
@@ -10,6 +11,7 @@ from tidegate_engine.server import errors
 from tidegate_engine.server.callers import Access, Authentication
 from tidegate_engine.server.front import Engine, Front
 from tidegate_engine.server.metrics import metrics_endpoint
+from tidegate_engine.server.openapi import OPENAPI_PATH, openapi_document
 from tidegate_engine.server.request_ids import RequestId
 from tidegate_engine.server.routes import router
 
@@ -21,6 +23,8 @@ def create_app(front: Front, registry: CollectorRegistry, access: Access = OPEN_
     app.state.front = front
     app.include_router(router)
     app.add_route(METRICS_PATH, metrics_endpoint(registry))
+    document = openapi_document(front.model.names, needs_keys=access.keys is not None)
+    app.add_route(OPENAPI_PATH, lambda _: JSONResponse(document))
     app.add_middleware(Authentication, access=access)
     app.add_middleware(CloseWhileBusy, engine=front.engine)
     app.add_middleware(RequestId)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fastapi import FastAPI, Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -32,6 +32,19 @@ SERVER_ERROR = "server_error"
 MAX_FAULTS = 1000  # more are not spelled out one by one: that takes far longer than finding them
 
 
+class ErrorText(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    """The body of every answer that is none."""
+
+    error: ErrorText
+
+
 @dataclass
 class ApiError(Exception):
     """One refused or failed request; `headers` go out with it."""
@@ -44,7 +57,8 @@ class ApiError(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, dict[str, str | None]]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        text = ErrorText(message=self.message, type=self.type, param=self.param, code=self.code)
+        return ErrorAnswer(error=text).model_dump()
 
     def response(self) -> Response:
         return JSONResponse(self.body(), self.status, dict(self.headers))

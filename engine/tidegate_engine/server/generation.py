@@ -7,39 +7,29 @@ that a client that leaves frees its KV.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
 from tidegate_engine.errors import EngineError
-from tidegate_engine.request import FinishReason, SamplingParams, Terms, TokenChunk
+from tidegate_engine.request import FinishReason, TokenChunk
 from tidegate_engine.server.answers import Usage
+from tidegate_engine.server.choices import Choice, ChoicePlan, Piece, WholeChoice, whole_choice
 from tidegate_engine.server.errors import ApiError, internal_error, unavailable
-from tidegate_engine.server.front import Front, TokenStream
-from tidegate_engine.server.rendering import WholeText
-from tidegate_engine.server.stream import ChoiceText, Delta
-
-
-@dataclass(frozen=True)
-class PromptPlan:
-    """A prompt ready to run."""
-
-    token_ids: Sequence[int]
-    sampling: SamplingParams
-    terms: Terms
-    stop_strings: tuple[str, ...]
+from tidegate_engine.server.front import Front
 
 
 class Generation:
     """Choices of one request. Raises what the engine raises if one of them is refused; then none runs."""
 
-    def __init__(self, front: Front, request_id: str, plans: Sequence[PromptPlan]) -> None:
+    def __init__(self, front: Front, request_id: str, plans: Sequence[ChoicePlan], *, num_each: int = 1) -> None:
+        """`num_each`: so many neighbours share a prompt, which counts once."""
         self._front = front
-        self._choices: list[_Choice] = []
-        self._num_prompt_tokens = sum(len(plan.token_ids) for plan in plans)
+        self._choices: list[Choice] = []
+        self._num_each = num_each
         try:
             for index, plan in enumerate(plans):
-                stream = front.engine.submit(f"{request_id}-{index}", plan.token_ids, plan.sampling, plan.terms)
-                text = ChoiceText(front.codec.decoder(plan.token_ids), plan.stop_strings)
-                self._choices.append(_Choice(index, stream, text))
+                stream = front.engine.submit(
+                    f"{request_id}-{index}", plan.prompt, plan.sampling, plan.terms, plan.constraint
+                )
+                self._choices.append(Choice.begin(index, plan, stream, front.codec))
         except EngineError:
             self.cancel()
             raise
@@ -53,10 +43,16 @@ class Generation:
         return len(self._choices)
 
     def usage(self) -> Usage:
-        return Usage.of(self._num_prompt_tokens, sum(choice.text.num_tokens for choice in self._choices))
+        first_of_prompts = self._choices[:: self._num_each]
+        return Usage.of(
+            sum(len(choice.plan.prompt) for choice in first_of_prompts),
+            sum(choice.text.num_tokens for choice in self._choices),
+            num_cached=sum(choice.num_cached_tokens for choice in first_of_prompts),
+            num_reasoning=sum(choice.num_reasoning_tokens for choice in self._choices),
+        )
 
-    async def deltas(self) -> AsyncGenerator[tuple[int, Delta] | None, None]:
-        """(choice index, delta), one per token chunk even if it has no text yet; None when nothing came for a while.
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece] | None, None]:
+        """(choice index, piece), one per token chunk even if it says nothing; None when nothing came for a while.
 
         Raises ApiError if the engine fails or stops.
         """
@@ -64,39 +60,29 @@ class Generation:
             async for item in chunks:
                 yield item and (item[0].index, self._take(*item))
 
-    def _take(self, choice: "_Choice", chunk: TokenChunk) -> Delta:
+    def _take(self, choice: Choice, chunk: TokenChunk) -> Piece:
         if chunk.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
             raise _broken(chunk.finish_reason)
         num_before = choice.text.num_tokens
-        delta = choice.text.feed(chunk.token_ids, chunk.finish_reason, is_all_text=chunk.is_all_text)
-        if delta.finish_reason is not None:
+        piece = choice.take(chunk)
+        if piece.finish_reason is not None:
             num_unused = num_before + len(chunk.token_ids) - choice.text.num_tokens
             self._front.engine.counters.count_wasted(FinishReason.STOP, num_unused)
             choice.stream.complete()  # a stop string ends the text before the engine knows
-        return delta
+        return piece
 
-    async def collect(self) -> list[WholeText]:
+    async def collect(self) -> list[WholeChoice]:
         """The finished choices. Raises ApiError if the engine fails."""
-        parts: list[list[str]] = [[] for _ in self._choices]
-        async for item in self.deltas():
+        pieces: list[list[Piece]] = [[] for _ in self._choices]
+        async for item in self.pieces():
             if item is not None:
-                parts[item[0]].append(item[1].text)
-        return [
-            WholeText("".join(texts), choice.text.finish_reason or FinishReason.STOP)
-            for texts, choice in zip(parts, self._choices, strict=True)
-        ]
-
-
-@dataclass
-class _Choice:
-    index: int
-    stream: TokenStream
-    text: ChoiceText
+                pieces[item[0]].append(item[1])
+        return [whole_choice(choice, its) for choice, its in zip(self._choices, pieces, strict=True)]
 
 
 async def _merged(
-    choices: Sequence[_Choice], idle_seconds: float
-) -> AsyncGenerator[tuple[_Choice, TokenChunk] | None, None]:
+    choices: Sequence[Choice], idle_seconds: float
+) -> AsyncGenerator[tuple[Choice, TokenChunk] | None, None]:
     """Chunks of all choices in the order they come, until each has finished; None after each idle period."""
     sources = {choice.index: aiter(choice.stream) for choice in choices}
     pending = {_next(sources[choice.index]): choice for choice in choices}

@@ -5,27 +5,44 @@ wrong raises ApiError or EngineError and becomes an answer in errors.py.
 """
 
 import asyncio
+import hashlib
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from tidegate_engine.request import SamplingParams, ServiceClass
-from tidegate_engine.server.answers import DetokenizeAnswer, ModelCard, ModelExtra, ModelList, TokenizeAnswer
+from tidegate_engine.request import ServiceClass, Terms
+from tidegate_engine.server.answers import (
+    DetokenizeAnswer,
+    ModelCard,
+    ModelExtra,
+    ModelList,
+    ServiceTier,
+    TokenizeAnswer,
+)
 from tidegate_engine.server.bodies import read_body
 from tidegate_engine.server.callers import caller_of
+from tidegate_engine.server.choices import ChoicePlan
+from tidegate_engine.server.completion_rendering import CompletionRenderer
 from tidegate_engine.server.errors import ApiError, unknown_model
 from tidegate_engine.server.front import Front
-from tidegate_engine.server.generation import Generation, PromptPlan
-from tidegate_engine.server.prompts import check_token_ids, decode_tokens, encode_chat, encode_prompt
-from tidegate_engine.server.rendering import AnswerHead, ChatRenderer, CompletionRenderer, Renderer
+from tidegate_engine.server.generation import Generation
+from tidegate_engine.server.logprobs import Spell
+from tidegate_engine.server.offload import off_loop
+from tidegate_engine.server.plans import chat_plans, check_tools, completion_plans, truncated
+from tidegate_engine.server.prompts import decode_tokens, encode_chat, encode_prompt, tool_definitions
+from tidegate_engine.server.rendering import AnswerHead, ChatRenderer, Renderer
 from tidegate_engine.server.schemas.chat import ChatRequest
 from tidegate_engine.server.schemas.completion import CompletionRequest
 from tidegate_engine.server.schemas.generation import GenerationRequest, StreamOptions
 from tidegate_engine.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
+from tidegate_engine.server.schemas.tools import Tool
 from tidegate_engine.server.sse import EventStream
+from tidegate_engine.text.chat_template import ChatOptions
 
 T = TypeVar("T")
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that left; nobody reads it
@@ -38,8 +55,11 @@ async def chat_completions(request: Request) -> Response:
     front = _front(request)
     body = await read_body(request, ChatRequest, front.body_limits)
     front.model.check_name(body.model)
-    prompt = await encode_chat(front, body.messages)
-    return await _answer(request, front, body, [prompt], ChatRenderer, id_prefix="chatcmpl")
+    check_tools(front, body)
+    prompt = await encode_chat(front, body.messages, _chat_options(body, body.tools if body.offers_tools else None))
+    prompt = replace(prompt, token_ids=truncated(front, body, prompt.token_ids))
+    plans = await chat_plans(front, body, prompt, _terms(request, body))
+    return await _answer(request, front, body, plans, ChatRenderer, id_prefix="chatcmpl")
 
 
 @router.post("/v1/completions")
@@ -48,8 +68,10 @@ async def completions(request: Request) -> Response:
     body = await read_body(request, CompletionRequest, front.body_limits)
     front.model.check_name(body.model)
     special = body.add_special_tokens is not False
-    prompts = [await encode_prompt(front, prompt, add_special_tokens=special) for prompt in body.prompts]
-    return await _answer(request, front, body, prompts, CompletionRenderer, id_prefix="cmpl")
+    encoded = [await encode_prompt(front, prompt, add_special_tokens=special) for prompt in body.prompts]
+    prompts = [replace(prompt, token_ids=truncated(front, body, prompt.token_ids)) for prompt in encoded]
+    plans = await completion_plans(front, body, prompts, _terms(request, body))
+    return await _answer(request, front, body, plans, CompletionRenderer, id_prefix="cmpl")
 
 
 @router.api_route("/v1/models", methods=["GET", "HEAD"])
@@ -73,10 +95,11 @@ async def tokenize(request: Request) -> Response:
     body = await read_body(request, TokenizeRequest, front.body_limits)
     _check_optional_name(front, body.model)
     if body.messages is not None:
-        tokens = await encode_chat(front, body.messages)
+        prompt = await encode_chat(front, body.messages, _chat_options(body, body.tools))
     else:
         special = body.add_special_tokens is not False
-        tokens = await encode_prompt(front, body.prompt or "", add_special_tokens=special)
+        prompt = await encode_prompt(front, body.prompt or "", add_special_tokens=special)
+    tokens = prompt.token_ids
     return _json(TokenizeAnswer(count=len(tokens), max_model_len=front.model.context, tokens=tokens).encode())
 
 
@@ -92,42 +115,56 @@ async def _answer(
     request: Request,
     front: Front,
     body: GenerationRequest,
-    prompts: Sequence[Sequence[int]],
-    make_renderer: Callable[[AnswerHead, StreamOptions], Renderer],
+    plans: Sequence[ChoicePlan],
+    make_renderer: Callable[[AnswerHead, StreamOptions, Spell], Renderer],
     *,
     id_prefix: str,
 ) -> Response:
-    head = AnswerHead(f"{id_prefix}-{uuid.uuid4().hex}", int(front.wall_clock()), body.model)
+    head = AnswerHead(
+        f"{id_prefix}-{uuid.uuid4().hex}",
+        int(front.wall_clock()),
+        body.model,
+        _tier(body),
+        has_logprobs=body.num_logprobs is not None,
+        has_prompt_logprobs=body.prompt_logprobs is not None,
+    )
     options = body.stream_options or StreamOptions()
-    terms = caller_of(request).terms(service_class=_service_class(body), priority=body.priority or 0)
-    plans = [PromptPlan(prompt, _sampling(front, body, len(prompt)), terms, body.stop_strings) for prompt in prompts]
-    renderer = make_renderer(head, options)
-    generation = Generation(front, head.id, plans)
+    renderer = make_renderer(head, options, front.codec.token_bytes)
+    generation = Generation(front, head.id, plans, num_each=body.num_choices)
     if body.stream:
         return EventStream(generation, renderer, options)
     try:
         choices = await _unless_client_leaves(request, generation.collect())
     finally:
         generation.cancel()
-    return _json(renderer.whole(choices, generation.usage()))
+    write = partial(renderer.whole, choices, generation.usage())
+    # Every token of a prompt may be in it: too much to write between two events of others.
+    return _json(await off_loop(front, write) if any(choice.prompt_tokens for choice in choices) else write())
 
 
-def _service_class(body: GenerationRequest) -> ServiceClass:
-    return ServiceClass.SPOT if body.service_tier == "flex" else ServiceClass.GUARANTEED
+def _terms(request: Request, body: GenerationRequest) -> Terms:
+    service_class = ServiceClass.SPOT if body.service_tier == "flex" else ServiceClass.GUARANTEED
+    terms = caller_of(request).terms(service_class=service_class, priority=body.priority or 0)
+    return terms if body.cache_salt is None else replace(terms, cache_salt=_salted(terms.cache_salt, body.cache_salt))
 
 
-def _sampling(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> SamplingParams:
-    stop_token_ids = frozenset(body.stop_token_ids or ())
-    check_token_ids(front, sorted(stop_token_ids), param="stop_token_ids")
-    if not body.ignore_eos:
-        stop_token_ids |= front.codec.eos_token_ids
-    return SamplingParams(
-        max_tokens=front.model.new_tokens(num_prompt_tokens, body.wanted_tokens),
-        temperature=1.0 if body.temperature is None else body.temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=min(max(0, body.top_k or 0), front.model.vocab_size),
-        seed=body.seed,
-        stop_token_ids=stop_token_ids,
+def _salted(key_salt: bytes, own_salt: str) -> bytes:
+    """Of the caller's key and the client's own: no choice of the latter reaches another key's prefixes."""
+    return hashlib.sha256(len(key_salt).to_bytes(8, "big") + key_salt + own_salt.encode()).digest()
+
+
+def _tier(body: GenerationRequest) -> ServiceTier | None:
+    if body.service_tier is None:
+        return None
+    return "flex" if body.service_tier == "flex" else "default"
+
+
+def _chat_options(body: ChatRequest | TokenizeRequest, tools: Sequence[Tool] | None) -> ChatOptions:
+    return ChatOptions(
+        adds_generation_prompt=body.add_generation_prompt is not False,
+        continues_final_message=bool(body.continue_final_message),
+        tools=tool_definitions(tools or ()),
+        variables=body.chat_template_kwargs or {},
     )
 
 

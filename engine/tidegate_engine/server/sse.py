@@ -55,16 +55,16 @@ async def _answer_events(
     generation: Generation, renderer: Renderer, options: StreamOptions
 ) -> AsyncGenerator[bytes, None]:
     is_open = [False] * generation.num_choices
-    async with aclosing(generation.deltas()) as deltas:
-        async for item in deltas:
+    async with aclosing(generation.pieces()) as pieces:
+        async for item in pieces:
             if item is None:
                 yield PING_EVENT
                 continue
-            index, delta = item
+            index, piece = item
             if not is_open[index] and (opening := renderer.opening(index)):
                 yield opening
             is_open[index] = True
-            if delta.text or delta.finish_reason is not None:
-                yield renderer.delta(index, delta, generation.usage() if options.continuous_usage_stats else None)
+            if not piece.says_nothing:
+                yield renderer.piece(index, piece, generation.usage() if options.continuous_usage_stats else None)
     if options.include_usage:
         yield renderer.usage(generation.usage())

@@ -6,7 +6,9 @@ Reference: transformers/utils/chat_template_utils.py.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -26,6 +28,20 @@ class ChatRefused(BadRequest):
     """The template does not take these messages, such as a role it does not know."""
 
 
+@dataclass(frozen=True)
+class ChatOptions:
+    """How a conversation becomes a prompt; `variables` are what the client sets for this template."""
+
+    adds_generation_prompt: bool = True
+    continues_final_message: bool = False
+    tools: tuple[Mapping[str, object], ...] = ()
+    variables: Mapping[str, object] = field(default_factory=dict)
+
+
+DEFAULT_OPTIONS = ChatOptions()
+RESERVED_VARIABLES = frozenset({"messages", "tools", "add_generation_prompt", "documents"})
+
+
 def utc_now() -> datetime:
     return datetime.now(tz=UTC)
 
@@ -36,19 +52,44 @@ class ChatTemplate:
     def __init__(self, text: str, source: str, now: Callable[[], datetime] = utc_now) -> None:
         """Raises BadLaunch when the text is not a Jinja template."""
         self._source = source
+        self.text = text
+        self.takes_tools = re.search(r"\btools\b", text) is not None
         try:
             self._template = _compile(text, now)
         except TemplateError as error:
             raise BadLaunch(f"{source} is not a valid chat template: {error}; correct it") from error
 
-    def render(self, messages: Sequence[Mapping[str, object]], special_tokens: Mapping[str, str]) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        special_tokens: Mapping[str, str],
+        options: ChatOptions = DEFAULT_OPTIONS,
+    ) -> str:
         """The prompt, up to where the assistant's answer begins. Raises ChatRefused with the template's own words."""
-        variables = {"messages": list(messages), "add_generation_prompt": True, "tools": None, "documents": None}
+        variables = {
+            "messages": list(messages),
+            "add_generation_prompt": options.adds_generation_prompt and not options.continues_final_message,
+            "tools": list(options.tools) or None,
+            "documents": None,
+        }
+        text = self._rendered({**special_tokens, **options.variables, **variables})
+        return self._cut_to_final_message(text, messages) if options.continues_final_message else text
+
+    def _rendered(self, variables: Mapping[str, object]) -> str:
         try:
-            return self._template.render({**variables, **special_tokens})
+            return self._template.render(variables)
         # a template runs arbitrary expressions: what they trip over is a message it was not written for
         except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise ChatRefused(f"{self._source} refuses these messages: {error}; change them") from error
+
+    def _cut_to_final_message(self, text: str, messages: Sequence[Mapping[str, object]]) -> str:
+        """Without what closes the last turn, white space at its end only where the template keeps it."""
+        content = str(messages[-1].get("content", "")) if messages else ""
+        start = text.rfind(content.strip()) if content.strip() else -1
+        if start < 0:
+            raise ChatRefused(f"{self._source} does not write the last message as it is, so it cannot be continued")
+        whole = content.lstrip()
+        return text[:start] + (whole if text.startswith(whole, start) else whole.rstrip())
 
 
 def _compile(text: str, now: Callable[[], datetime]) -> Template:

@@ -54,6 +54,9 @@ class AnswerFormat:
         return PythonicReader(names) if frame is None else FramedReader(frame, names)
 
 
+PLAIN_ANSWERS = AnswerFormat(ToolParser.NONE, ReasoningParser.NONE)
+
+
 def answer_format(tools: ToolParser, reasoning: ReasoningParser, template: str | None) -> AnswerFormat:
     """Settles what is AUTO."""
     text = template or ""

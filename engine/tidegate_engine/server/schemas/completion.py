@@ -61,4 +61,6 @@ class CompletionRequest(GenerationRequest):
         if (num_choices := len(self.prompts) * self.num_choices) > MAX_PROMPTS:
             message = "'n' times the prompts is {number} choices, more than {most}"
             raise PydanticCustomError("n", message, {"number": num_choices, "most": MAX_PROMPTS})
+        if self.echo and self.stream and self.logprobs is not None:
+            raise PydanticCustomError("echo", "'echo' with 'logprobs' is not available with 'stream': true")
         return self

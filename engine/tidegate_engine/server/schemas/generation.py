@@ -118,11 +118,13 @@ class GenerationRequest(Body):
         ]
 
     @model_validator(mode="after")
-    def _stream_options_need_stream(self) -> Self:
+    def _fields_fit_each_other(self) -> Self:
         if self.stream_options is not None and not self.stream:
             raise PydanticCustomError("stream_options", "'stream_options' is only allowed with 'stream': true")
         if self.stream and self.prompt_logprobs is not None:
             raise PydanticCustomError("prompt_logprobs", "'prompt_logprobs' is not available with 'stream': true")
+        if self.wanted_tokens is not None and (self.min_tokens or 0) > self.wanted_tokens:
+            raise PydanticCustomError("min_tokens", "'min_tokens' is more than the tokens there may be at most")
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,24 @@
+"""Long work beside the event loop, no more of it at a time than the front's backlog allows."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from tidegate_engine.server.errors import unavailable
+from tidegate_engine.server.front import Front
+
+T = TypeVar("T")
+BUSY_RETRY_SECONDS = 2.0
+
+
+async def off_loop(front: Front, work: Callable[[], T]) -> T:
+    """The work's result. Raises ApiError (503) if too many jobs wait already."""
+    backlog = front.backlog
+    if backlog.num_jobs >= backlog.max_jobs:
+        message = f"{backlog.num_jobs} prompts are being tokenized or wait for it; send the request again"
+        raise unavailable(message, code="tokenizer_busy", retry_after_seconds=BUSY_RETRY_SECONDS)
+    backlog.num_jobs += 1
+    try:
+        return await asyncio.get_running_loop().run_in_executor(front.executor, work)
+    finally:
+        backlog.num_jobs -= 1

@@ -17,16 +17,26 @@ def answers(
     *,
     slots: int = 8,
     max_step_tokens: int = 512,
+    has_prefix_cache: bool = False,
+    counters: Counters | None = None,
 ) -> list[list[int]]:
     """The output tokens of each prompt, computed together, in chunks of at most max_step_tokens."""
     limits = BudgetLimits(itl_seconds=10.0, max_step_tokens=max_step_tokens)
-    engine = Engine(runner, slots=slots, limits=limits, clock=time.perf_counter, counters=Counters())
+    engine = Engine(
+        runner,
+        slots=slots,
+        limits=limits,
+        clock=time.perf_counter,
+        counters=counters or Counters(),
+        has_prefix_cache=has_prefix_cache,
+    )
     for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
         engine.queue.add(new_request(str(index), list(prompt), sampling, float(index)))
     outputs: list[list[int]] = [[] for _ in prompts]
     while engine.has_work:
         for output in engine.step():
             outputs[int(output.request_id)] += output.chunk.token_ids
+        engine.pool.check(engine.scheduler.running)
     return outputs
 
 

@@ -16,10 +16,10 @@ from tidegate_core.shape import ModelShape
 
 
 class LayerPlace(NamedTuple):
-    """Where a layer's keys and values lie: the table of `group`, the cache tensor `index`."""
+    """Where a layer's keys and values lie: the table of `group`, the cache tensor `layer`."""
 
     group: int
-    index: int
+    layer: int
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class KvGroups:
         for window in layer_windows:
             number = taken.get(window, 0)
             taken[window] = number + 1
-            group, index = divmod(number, self.layers_per_group)
-            places.append(LayerPlace(self.windows.index(window) + group, index))
+            group, layer = divmod(number, self.layers_per_group)
+            places.append(LayerPlace(self.windows.index(window) + group, layer))
         return tuple(places)
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "Quantization",
     "ReasoningParser",
     "RunnerKind",
+    "Switch",
     "TerminationMessage",
     "ToolParser",
 ]
@@ -77,6 +78,13 @@ class ReasoningParser(StrEnum):
     DEEPSEEK_R1 = "deepseek_r1"
 
 
+class Switch(StrEnum):
+    """What is on unless it is turned off: an option's default is not written, so off needs a word of its own."""
+
+    ON = "on"
+    OFF = "off"
+
+
 class EngineLaunch(BaseModel):
     """Arguments of `tidegate serve`. A field's description is its help text; sizes are bytes, times seconds."""
 
@@ -111,6 +119,15 @@ class EngineLaunch(BaseModel):
         description="weights, rounded while loading: int8, on CPU only; absent: 16 bits, float32 models as they are",
     )
     attention: AttentionKind = Field(default=AttentionKind.AUTO, description="attention implementation")
+    prefix_cache: Switch = Field(
+        default=Switch.ON,
+        description="on: beginnings of prompts that were computed before are reused; off: everything is computed",
+    )
+    deterministic: bool = Field(
+        default=False,
+        description="an answer is the same to the bit whatever is computed beside it and whatever was cached; "
+        "on CPU only, and slower",
+    )
     max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
     max_queue_tokens: int | None = Field(
         default=None, ge=1, description="most prompt and answer tokens waiting; absent: no bound of their own"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.history import TokenHistory
+from tidegate_engine.prefix_chain import PrefixChain
 from tidegate_engine.scheduling.fairness import TenantAccount
 
 
@@ -144,6 +145,8 @@ class Request:
     num_preemptions: int = 0
     num_lost_tokens: int = 0  # computed before a preemption took their keys and values
     start_number: int | None = None  # of its first admission, counted over all requests
+    prefix_chain: PrefixChain | None = None  # where there is a prefix cache
+    num_hit_tokens: int = 0  # while it waits: tokens that the prefix cache would have for it
     num_cached_tokens: int = 0  # prompt tokens that the prefix cache had at the first admission
     started_seconds: float | None = None  # when its first step began
 

@@ -1,4 +1,4 @@
-"""How layers share one pool: groups by window, a place for each layer, and the blocks a sequence holds of each group."""
+"""How layers share one pool: groups by window, a place for each layer, and the blocks a sequence holds of each one."""
 
 import pytest
 from hypothesis import given

@@ -15,6 +15,7 @@ from tidegate_core.launch import (
     Quantization,
     ReasoningParser,
     RunnerKind,
+    Switch,
     TerminationMessage,
     ToolParser,
 )
@@ -35,6 +36,8 @@ fields = {
     "kv_dtype": st.sampled_from(KvDtype),
     "quantization": st.none() | st.sampled_from(Quantization),
     "attention": st.sampled_from(AttentionKind),
+    "prefix_cache": st.sampled_from(Switch),
+    "deterministic": st.booleans(),
     "max_queue": st.integers(0, 10**6),
     "max_queue_tokens": st.none() | positive,
     "max_wait_seconds": seconds,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from shapes import full_layers, shape_of, window_layers
 from tidegate_core.accelerator import Device
+from tidegate_core.kv_groups import kv_groups
 from tidegate_core.sizing import BlockPlan, Demand, Target, plan_blocks
 from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.counters import Counters
@@ -36,9 +37,10 @@ def loop_of(
     settings: LoopSettings = LIMITS,
     context: int = 2048,
     num_blocks: int = NUM_BLOCKS,
+    kv_windows: tuple[int | None, ...] = (None,),
 ) -> EngineLoop:
     counters = Counters()
-    instant = SimSettings(num_blocks=num_blocks, step_time=StepTime(0.0))
+    instant = SimSettings(num_blocks=num_blocks, kv_windows=kv_windows, step_time=StepTime(0.0))
     sizing = EngineSizing(
         context=context,
         slots=slots,
@@ -276,7 +278,7 @@ def test_a_step_that_never_ends_does_not_keep_the_engine_from_stopping():
 
 
 @st.composite
-def plans_that_fit(draw: st.DrawFn) -> tuple[Demand, BlockPlan]:
+def plans_that_fit(draw: st.DrawFn) -> tuple[Demand, BlockPlan, tuple[int | None, ...]]:
     """Whatever sizing may come to, with usual requests both far shorter and far longer than what fits."""
     shape = shape_of(
         draw(st.sampled_from([full_layers(2, 1, 64), full_layers(36, 8, 128), window_layers(4, 2, 64, 512)])),
@@ -291,15 +293,17 @@ def plans_that_fit(draw: st.DrawFn) -> tuple[Demand, BlockPlan]:
     )
     plan = plan_blocks(shape, Target(Device.CPU, 2**40), demand, draw(st.integers(2**14, 2**28)))
     assume(plan.slots)
-    return demand, plan
+    return demand, plan, kv_groups(shape).windows
 
 
 @given(plans_that_fit(), st.integers(0, 12))
-def test_every_pool_that_sizing_calls_fitting_tells_its_load_empty_or_full(fitting: tuple[Demand, BlockPlan], queued):
+def test_every_pool_that_sizing_calls_fitting_tells_its_load_empty_or_full(fitting, queued):
     """A pool whose usual request was longer than its context answered neither /load nor /metrics, for ever."""
-    demand, plan = fitting
+    demand, plan, windows = fitting
     settings = LoopSettings(100, 1e9, prompt_tokens=demand.prompt_tokens, output_tokens=demand.output_tokens)
-    loop = loop_of(settings=settings, slots=plan.slots, context=plan.context, num_blocks=plan.num_blocks)
+    loop = loop_of(
+        settings=settings, slots=plan.slots, context=plan.context, num_blocks=plan.num_blocks, kv_windows=windows
+    )
     assert loop.load().eta_seconds == 0.0
     for i in range(queued):  # the thread does not run: all of them wait
         submit(loop, f"r{i}", num_prompt=plan.context // 2, max_tokens=plan.context - plan.context // 2)

@@ -80,7 +80,7 @@ class KvLayout:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """On CPU private pages straight from the system: torch's allocator may hand out used memory, which it would clear."""
+    """On CPU private pages straight from the system; torch's allocator may hand out used memory, and would clear it."""
     if device.type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)
     num_bytes = prod(shape) * dtype.itemsize
@@ -113,7 +113,7 @@ class PagedStep:
     ) -> torch.Tensor:
         """Stores keys and values [tokens, kv_heads, head_dim], then attends; returns [tokens, heads * head_dim]."""
         place = self.places[layer]
-        pages, inputs = self.cache.layers[place.index], self.inputs[place.group]
+        pages, inputs = self.cache.layers[place.layer], self.inputs[place.group]
         key_rows, value_rows = _rows(inputs, self.cache.block_size)
         pages.write(key_rows, keys)
         pages.write(value_rows, values)

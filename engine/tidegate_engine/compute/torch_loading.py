@@ -31,6 +31,7 @@ from tidegate_engine.process.container import cpu_threads, usable_memory_bytes
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.process.process_memory import private_bytes, return_free_memory
 
+DETERMINISTIC_THREADS = 2
 _DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 
 
@@ -53,7 +54,7 @@ class LoadedModel:
 def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> LoadedModel:
     """`memory_bytes` of the device; None: what there is. Raises CheckpointError or DoesNotFit."""
     return_free_memory()
-    torch.set_num_threads(launch.threads or cpu_threads())
+    torch.set_num_threads(_threads(launch))
     shape = read_shape(path)
     target = Target(launch.device, memory_bytes or _memory_of(torch.device(launch.device.value)))
     storage = storage_of(shape, launch.kv_dtype, launch.quantization)
@@ -65,7 +66,7 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
         device=device,
         dtype=_DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32,
         storage=storage,
-        choice=LinearChoice(time.perf_counter),
+        choice=LinearChoice(time.perf_counter, deterministic=launch.deterministic),
     ) as loader:
         model = load_model(weights.config, loader, device)
     return_free_memory()
@@ -85,6 +86,12 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
     )
 
 
+def _threads(launch: EngineLaunch) -> int:
+    """Elementwise kernels of three threads and more cut rows where vectors of numbers end, and round those otherwise."""
+    num_threads = launch.threads or cpu_threads()
+    return min(num_threads, DETERMINISTIC_THREADS) if launch.deterministic else num_threads
+
+
 def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
     """KV blocks in what is really free, or in launch.kv_memory. Raises DoesNotFit with the numbers."""
     demand = Demand(
@@ -95,9 +102,7 @@ def plan_pool(launch: EngineLaunch, loaded: LoadedModel) -> BlockPlan:
         max_slots=launch.slots,
     )
     _check_pool_has_room(launch, loaded)
-    free_bytes = launch.kv_memory or free_after_load(
-        loaded.shape, loaded.target, loaded.used_bytes, loaded.storage
-    )
+    free_bytes = launch.kv_memory or free_after_load(loaded.shape, loaded.target, loaded.used_bytes, loaded.storage)
     plan = plan_blocks(loaded.shape, loaded.target, demand, free_bytes, loaded.storage)
     if plan.slots == 0:
         raise DoesNotFit(

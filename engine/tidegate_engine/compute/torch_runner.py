@@ -69,10 +69,12 @@ class TorchRunner:
         check_kv_dtype(launch.kv_dtype, launch.device, capability)
         if launch.device is Device.CUDA and launch.quantization is not None:
             raise BadLaunch(f"--quantization {launch.quantization} is for --device cpu: leave it out on a GPU")
+        if launch.device is Device.CUDA and launch.deterministic:
+            raise BadLaunch("--deterministic is for --device cpu: on a GPU products still depend on the batch")
         loaded = load(launch, path, memory_bytes)
         plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
-        attention = attention_for(kind, loaded.device)
+        attention = attention_for(kind, loaded.device, is_deterministic=launch.deterministic)
         runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))
         runner.warm_up()
         return runner
@@ -97,12 +99,12 @@ class TorchRunner:
         return self._model.hidden(tensors.token_ids, tensors.positions, step)
 
 
-def attention_for(kind: AttentionKind, device: torch.device) -> Attention:
+def attention_for(kind: AttentionKind, device: torch.device, *, is_deterministic: bool) -> Attention:
     """The implementation; Triton is imported only where it is used, since it needs a GPU or its interpreter."""
     if kind is AttentionKind.TRITON:
         from tidegate_engine.attention.triton import TritonAttention
 
         return TritonAttention(torch.cuda.get_device_properties(device).multi_processor_count)
-    from tidegate_engine.attention import reference
+    from tidegate_engine.attention import deterministic, reference
 
-    return reference.attend
+    return deterministic.attend if is_deterministic else reference.attend

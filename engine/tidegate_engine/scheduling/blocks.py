@@ -7,16 +7,28 @@ are freed while the request runs, and NULL_BLOCK stands in their place:
     table of a group that sees everything    7  3  9  4  1
     table of a group with a window          -1 -1 -1  8  2       the last tokens see two blocks
 
-A block is either free or in tables: free + used == total, always.
+With a prefix cache full blocks may stand in several tables, and keep their contents after the last one is gone:
+
+    free --take--> held (1 .. n tables) --the last table goes--> cached, or free if nothing worth keeping is in it
+      ^               ^---------------- hit ------------------------|
+      +-------------- evicted, least recently used first -----------+
+
+free + cached + used == total, always. Cached blocks count as free for everybody else: they are taken when they must.
 """
 
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Protocol
 
 from tidegate_core.kv_demand import KvDemand
 from tidegate_core.memory import STEP_TOKENS
 from tidegate_engine.errors import OutOfBlocks
+from tidegate_engine.prefix_chain import PrefixChain
+from tidegate_engine.request import Request
 from tidegate_engine.runner import NULL_BLOCK
+from tidegate_engine.scheduling.prefix_cache import PrefixCache
+
+LOOK_UP_CHANGES = 64  # a look-up is trusted until so many blocks came into the cache or left it
 
 
 class BlockHolder(Protocol):
@@ -26,7 +38,7 @@ class BlockHolder(Protocol):
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1 of `block_size` tokens each. The block freed last is used first: it is still warm."""
+    """Blocks 0 .. num_blocks - 1 of `block_size` tokens each. Of the free ones the last is used first: it is warm."""
 
     def __init__(
         self,
@@ -34,21 +46,45 @@ class BlockPool:
         block_size: int,
         windows: tuple[int | None, ...] = (None,),
         max_chunk: int = STEP_TOKENS,
+        prefixes: PrefixCache | None = None,
     ) -> None:
         """`windows`: one for each KV group, None where it sees everything. `max_chunk`: as in KvDemand."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.kv = KvDemand(windows, block_size, max_chunk)
+        self._prefixes = prefixes
         self._free = list(range(num_blocks - 1, -1, -1))
-        self._is_free = bytearray(b"\x01" * num_blocks)
+        self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
+        self._num_tables = [0] * num_blocks
+
+    @property
+    def has_prefix_cache(self) -> bool:
+        return self._prefixes is not None
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        """Blocks that can be taken, cached ones included."""
+        return len(self._free) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def num_indexed(self) -> int:
+        """Blocks that the prefix cache knows, held or not."""
+        return 0 if self._prefixes is None else len(self._prefixes)
 
     @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
+
+    def num_new(self, holder: BlockHolder, num_tokens: int) -> int:
+        """Blocks that are taken when the holder grows to so many tokens, at most."""
+        num_blocks = blocks_for(num_tokens, self.block_size)
+        if not holder.block_tables:
+            return num_blocks * len(self.kv.windows)
+        return sum(max(0, num_blocks - len(table)) for table in holder.block_tables)
 
     def grow(self, holder: BlockHolder, num_tokens: int, start: int | None = None) -> None:
         """Makes the tables cover `num_tokens`, of which those from `start` (the last) are computed next.
@@ -59,13 +95,13 @@ class BlockPool:
             holder.block_tables = ((),) * len(self.kv.windows)
         self.leave_behind(holder, num_tokens - 1 if start is None else start)
         tables = holder.block_tables
-        num_blocks = blocks_for(num_tokens, self.block_size)
-        num_new = sum(max(0, num_blocks - len(table)) for table in tables)
-        if num_new > len(self._free):
+        num_new = self.num_new(holder, num_tokens)
+        if num_new > self.num_free:
             raise OutOfBlocks(
-                f"{num_new} KV blocks wanted for {num_tokens} tokens, {len(self._free)} of {self.num_blocks} are free"
+                f"{num_new} KV blocks wanted for {num_tokens} tokens, {self.num_free} of {self.num_blocks} are free"
             )
         if num_new:
+            num_blocks = blocks_for(num_tokens, self.block_size)
             holder.block_tables = tuple(table + self._take(num_blocks - len(table)) for table in tables)
 
     def leave_behind(self, holder: BlockHolder, start: int) -> None:
@@ -82,20 +118,102 @@ class BlockPool:
         for table in tables:
             self._give_back(table)
 
+    def hash_tokens(self, request: Request) -> None:
+        """Hashes what the request has. Slow for long prompts: whoever submits a request calls it in its own thread."""
+        if self._prefixes:
+            self._chain(request).extend(request.token_ids, request.num_tokens // self.block_size)
+
+    def look_up(self, request: Request) -> None:
+        """Notes how many tokens of a waiting request are cached. Prompt logprobs need all tokens computed."""
+        if self._prefixes is None or request.sampling.num_prompt_logprobs is not None:
+            return
+        chain = self._chain(request)
+        if chain.looked_up_at < 0 or self._prefixes.num_changes - chain.looked_up_at >= LOOK_UP_CHANGES:
+            self._look_up_now(self._prefixes, chain, request)
+
+    def reuse(self, request: Request) -> None:
+        """Puts the cached blocks of an admitted request into its tables and counts their tokens as computed."""
+        if self._prefixes is None:
+            return
+        chain = self._chain(request)
+        may_hit = request.sampling.num_prompt_logprobs is None
+        num_blocks = self._look_up_now(self._prefixes, chain, request) if may_hit else 0
+        chain.num_kept = num_blocks
+        chain.looked_up_at = -1
+        request.num_computed_tokens, request.num_hit_tokens = request.num_hit_tokens, 0
+        if num_blocks:
+            request.block_tables = self._prefixes.tables(chain, num_blocks)
+            for table in request.block_tables:
+                self._share(table)
+
+    def put_back(self, request: Request) -> None:
+        """The reverse of reuse, and what becomes of a request that has to start again: all it held is given up."""
+        self.release(request)
+        request.num_computed_tokens = 0
+
+    def keep(self, request: Request) -> None:
+        """Tells the cache of the blocks that are full and computed by now, before any of them is left behind."""
+        if self._prefixes is None:
+            return
+        num_full = request.num_computed_tokens // self.block_size
+        chain = self._chain(request)
+        if num_full > chain.num_kept:
+            chain.extend(request.token_ids, num_full)
+            for group, table in enumerate(request.block_tables):
+                for number in range(chain.num_kept, num_full):
+                    self._prefixes.insert(chain, number, group, table[number])
+            chain.num_kept = num_full
+
     def check(self, holders: Iterable[BlockHolder]) -> None:
-        """Asserts that every block is free or in exactly one of the tables: a leak or a double owner is our own bug."""
-        held = [block for holder in holders for table in holder.block_tables for block in table if block != NULL_BLOCK]
-        assert len(set(held)) == len(held), "a KV block is in two tables"
-        assert not any(self._is_free[block] for block in held), "a KV block in a table is on the free stack"
-        assert len(held) + len(self._free) == self.num_blocks, (
-            f"{len(held)} held + {len(self._free)} free KV blocks are not {self.num_blocks}"
+        """Asserts that every block is free, cached or in the tables that are counted: all else is our own bug."""
+        tables = [table for holder in holders for table in holder.block_tables]
+        held = Counter(block for table in tables for block in table if block != NULL_BLOCK)
+        for block, num_tables in enumerate(self._num_tables):
+            assert held[block] == num_tables, f"KV block {block} is in {held[block]} tables, not in {num_tables}"
+        assert len(held) == self.num_used, f"{len(held)} held KV blocks, {self.num_used} counted as used"
+        unused = [*self._free, *self._cached]
+        assert len(set(unused)) == len(unused), "a KV block is free twice"
+        assert not held.keys() & set(unused), "a KV block in a table is free"
+        assert len(held) + len(unused) == self.num_blocks, (
+            f"{len(held)} held + {len(unused)} free KV blocks are not {self.num_blocks}"
         )
+        assert all(block in (self._prefixes or ()) for block in self._cached), "a cached KV block is in no index"
+        assert not any(block in (self._prefixes or ()) for block in self._free), "a free KV block is in the index"
+
+    def _chain(self, request: Request) -> PrefixChain:
+        assert self._prefixes is not None
+        if request.prefix_chain is None:
+            request.prefix_chain = self._prefixes.chain(request.terms)
+        return request.prefix_chain
+
+    def _look_up_now(self, prefixes: PrefixCache, chain: PrefixChain, request: Request) -> int:
+        """The last token is always computed: somebody has to tell what comes after it."""
+        most_blocks = (request.num_tokens - 1) // self.block_size
+        chain.extend(request.token_ids, most_blocks)
+        num_blocks = prefixes.longest_hit(chain, most_blocks)
+        chain.looked_up_at = prefixes.num_changes
+        request.num_hit_tokens = num_blocks * self.block_size
+        return num_blocks
 
     def _take(self, num_blocks: int) -> tuple[int, ...]:
-        taken = tuple(self._free.pop() for _ in range(num_blocks))
-        for block in taken:
-            self._is_free[block] = 0
-        return taken
+        return tuple(self._take_one() for _ in range(num_blocks))
+
+    def _take_one(self) -> int:
+        if self._free:
+            block = self._free.pop()
+        else:
+            block, _ = self._cached.popitem(last=False)
+            assert self._prefixes is not None
+            self._prefixes.forget(block)
+        self._num_tables[block] = 1
+        return block
+
+    def _share(self, blocks: tuple[int, ...]) -> None:
+        for block in blocks:
+            if block != NULL_BLOCK:
+                self._num_tables[block] += 1
+                if self._num_tables[block] == 1:
+                    del self._cached[block]
 
     def _without_unseen(self, table: tuple[int, ...], first_seen: int) -> tuple[int, ...]:
         """The table without the blocks wholly before position `first_seen`, which are freed."""
@@ -106,12 +224,17 @@ class BlockPool:
         return (NULL_BLOCK,) * num_unseen + table[num_unseen:]
 
     def _give_back(self, blocks: tuple[int, ...]) -> None:
+        """Ends first: so the end of a sequence is evicted before its beginning, which more requests have in common."""
         for block in reversed(blocks):
             if block == NULL_BLOCK:
                 return  # only further ones come
-            assert not self._is_free[block], f"KV block {block} was free already"
-            self._is_free[block] = 1
-            self._free.append(block)
+            assert self._num_tables[block], f"KV block {block} was free already"
+            self._num_tables[block] -= 1
+            if self._num_tables[block] == 0:
+                if self._prefixes is not None and block in self._prefixes:
+                    self._cached[block] = None
+                else:
+                    self._free.append(block)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.request import Request, ServiceClass
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
-from tidegate_engine.scheduling.blocks import blocks_for
 from tidegate_engine.scheduling.bypass import BlockedHead
 from tidegate_engine.scheduling.lengths import OutputLengths
 from tidegate_engine.scheduling.spot import expected_claim
@@ -79,13 +78,6 @@ class Running:
         num_growing = len(self._kv.windows) * (1 + len(self.prefilling))
         blocks_each = -(-num_lacking // num_growing)
         return (blocks_each - 1) * self._kv.block_size + 1
-
-    def num_new_blocks(self, request: Request, num_tokens: int) -> int:
-        """Blocks that its tables lack to cover so many tokens, at most: some may be freed before they are taken."""
-        num_blocks = blocks_for(num_tokens, self._kv.block_size)
-        if not request.block_tables:
-            return num_blocks * len(self._kv.windows)
-        return sum(max(0, num_blocks - len(table)) for table in request.block_tables)
 
     def blocked(self, head: Request) -> tuple[BlockedHead, BlockedHead]:
         """When everybody goes on to max_tokens, and when answers are as long as is likely."""

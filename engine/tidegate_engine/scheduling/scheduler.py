@@ -142,8 +142,8 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """A running spot request gives all its blocks back and waits at the head of its class."""
         assert request.request_id in self._running.spot, f"{request.request_id} is no running spot request"
-        self._stop(request)
         request.num_lost_tokens = max(request.num_lost_tokens, request.num_computed_tokens)
+        self._stop(request)
         request.num_computed_tokens = 0
         request.num_preemptions += 1
         self._counters.preemptions += 1
@@ -259,9 +259,14 @@ class Scheduler:
         most_new = sum(blocks_for(num_tokens, self.pool.block_size) + 1 for _, num_tokens in chunks)
         if num_groups * (len(self._running.decoding) + most_new) <= self.pool.num_free:
             return chunks
-        ends = {request: request.num_tokens for request in self._running.decoding.values()}
-        ends |= {request: request.num_computed_tokens + num_tokens for request, num_tokens in chunks}
-        new_blocks = {request.request_id: self._running.num_new_blocks(request, end) for request, end in ends.items()}
+        rows = [(request, request.num_tokens - 1, request.num_tokens) for request in self._running.decoding.values()]
+        for request, num_tokens in chunks:
+            rows.append((request, request.num_computed_tokens, request.num_computed_tokens + num_tokens))
+        new_blocks = {}
+        for request, start, end in rows:
+            if request.block_tables:
+                self.pool.leave_behind(request, start)
+            new_blocks[request.request_id] = self.pool.num_new(request, end)
         num_new = sum(new_blocks.values())
         while num_new > self.pool.num_free and self._running.spot:
             victim = next_victim(self._running.spot.values())

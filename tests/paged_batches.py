@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from tidegate_engine.attention.base import AttentionInputs
+from tidegate_engine.attention.pages import KvPages, quantised
 
 BLOCK_SIZE = 16
 
@@ -12,7 +13,7 @@ BLOCK_SIZE = 16
 @dataclass(frozen=True)
 class PagedBatch:
     query: torch.Tensor
-    kv_cache: torch.Tensor
+    pages: KvPages
     inputs: AttentionInputs
     lengths: tuple[tuple[int, int], ...]  # (query tokens, context) of each row
 
@@ -24,10 +25,14 @@ def random_batch(
     num_kv_heads: int,
     head_dim: int,
     dtype: torch.dtype = torch.float32,
+    kv_dtype: torch.dtype | None = None,
     device: str = "cpu",
     seed: int = 0,
 ) -> PagedBatch:
-    """Rows of (query tokens, context), their blocks scattered over the cache; unused table entries are 0."""
+    """Rows of (query tokens, context), their blocks scattered over the cache; unused table entries are 0.
+
+    `kv_dtype` is an 8-bit one; None: the cache is as wide as the query.
+    """
     generator = torch.Generator().manual_seed(seed)
     num_blocks = [-(-context // BLOCK_SIZE) for _, context in lengths]
     order = torch.randperm(sum(num_blocks) + 3, generator=generator).tolist()
@@ -47,9 +52,11 @@ def random_batch(
         max_context=max(context for _, context in lengths),
     )
     cache_shape = (sum(num_blocks) + 3, 2, BLOCK_SIZE, num_kv_heads, head_dim)
+    cache = torch.randn(cache_shape, generator=generator).to(device)
+    pages = KvPages(cache.to(dtype)) if kv_dtype is None else KvPages(*quantised(cache, kv_dtype))
     return PagedBatch(
         query=torch.randn(int(starts[-1]), num_query_heads, head_dim, generator=generator).to(device, dtype),
-        kv_cache=torch.randn(cache_shape, generator=generator).to(device, dtype),
+        pages=pages,
         inputs=inputs,
         lengths=lengths,
     )
@@ -58,14 +65,15 @@ def random_batch(
 def dense_attention(
     batch: PagedBatch, *, scale: float, window: int | None = None, softcap: float | None = None
 ) -> torch.Tensor:
-    """One row and one query head at a time, in float64."""
+    """One row and one query head at a time, in float64, over what the cache holds."""
     out = torch.empty_like(batch.query, dtype=torch.float64)
-    group = batch.query.shape[1] // batch.kv_cache.shape[3]
+    group = batch.query.shape[1] // batch.pages.num_kv_heads
     start = 0
     for row, (queries, context) in enumerate(batch.lengths):
         blocks = batch.inputs.block_tables[row, : -(-context // BLOCK_SIZE)].long()
-        pages = batch.kv_cache[blocks].double()
-        keys, values = (pages[:, i].flatten(0, 1)[:context] for i in (0, 1))
+        keys, values = (
+            batch.pages.gathered(i, blocks, torch.float64).flatten(0, 1)[:context] for i in (0, 1)
+        )
         positions = torch.arange(context - queries, context, device=keys.device)[:, None]
         key_positions = torch.arange(context, device=keys.device)[None, :]
         is_visible = key_positions <= positions

@@ -7,6 +7,7 @@ from paged_batches import BLOCK_SIZE, dense_attention, random_batch
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import AttentionKind, Device
 from tidegate_engine.attention.base import choose_attention
+from tidegate_engine.attention.pages import KvPages
 from tidegate_engine.attention.reference import PREFILL_QUERIES, SHORT_CONTEXT_BLOCKS, attend
 
 LONG = (SHORT_CONTEXT_BLOCKS * 2 + 3) * BLOCK_SIZE + 5
@@ -26,7 +27,7 @@ RAGGED = {
 @pytest.mark.parametrize("window", [None, 1, 16, 40])
 def test_ragged_rows_equal_dense_attention(name, window):
     batch = random_batch(RAGGED[name], num_query_heads=4, num_kv_heads=2, head_dim=32)
-    result = attend(batch.query, batch.kv_cache, batch.inputs, scale=0.2, window=window)
+    result = attend(batch.query, batch.pages, batch.inputs, scale=0.2, window=window)
     torch.testing.assert_close(result.double(), dense_attention(batch, scale=0.2, window=window), atol=2e-5, rtol=1e-4)
 
 
@@ -35,33 +36,33 @@ def test_ragged_rows_equal_dense_attention(name, window):
 def test_head_groups_and_sizes_equal_dense_attention(num_query_heads, num_kv_heads, head_dim):
     batch = random_batch(RAGGED["mixed"], num_query_heads=num_query_heads, num_kv_heads=num_kv_heads, head_dim=head_dim)
     scale = head_dim**-0.5
-    result = attend(batch.query, batch.kv_cache, batch.inputs, scale=scale, window=50)
+    result = attend(batch.query, batch.pages, batch.inputs, scale=scale, window=50)
     torch.testing.assert_close(result.double(), dense_attention(batch, scale=scale, window=50), atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("window", [None, 24])
 def test_softcap_equals_dense_attention(window):
     batch = random_batch(RAGGED["mixed"], num_query_heads=4, num_kv_heads=2, head_dim=32)
-    result = attend(batch.query, batch.kv_cache, batch.inputs, scale=1.0, window=window, softcap=5.0)
+    result = attend(batch.query, batch.pages, batch.inputs, scale=1.0, window=window, softcap=5.0)
     expected = dense_attention(batch, scale=1.0, window=window, softcap=5.0)
     torch.testing.assert_close(result.double(), expected, atol=2e-5, rtol=1e-4)
 
 
 def test_a_16_bit_cache_serves_fp32_queries():
     batch = random_batch(RAGGED["mixed"], num_query_heads=4, num_kv_heads=2, head_dim=32)
-    rounded = batch.kv_cache.bfloat16()
-    result = attend(batch.query, rounded, batch.inputs, scale=0.2)
-    expected = attend(batch.query, rounded.float(), batch.inputs, scale=0.2)
+    rounded = batch.pages.data.bfloat16()
+    result = attend(batch.query, KvPages(rounded), batch.inputs, scale=0.2)
+    expected = attend(batch.query, KvPages(rounded.float()), batch.inputs, scale=0.2)
     torch.testing.assert_close(result, expected)
 
 
 def test_stale_blocks_and_padding_do_not_influence_a_row():
     """Whatever stands behind a row's end in its last block, and in the block 0 that pads its table."""
     batch = random_batch(((1, 5), (1, 100)), num_query_heads=2, num_kv_heads=1, head_dim=16)
-    before = attend(batch.query, batch.kv_cache, batch.inputs, scale=0.3)
+    before = attend(batch.query, batch.pages, batch.inputs, scale=0.3)
     last_block = int(batch.inputs.block_tables[0, 0])
-    batch.kv_cache[last_block, :, 5:] = 1e4
-    after = attend(batch.query, batch.kv_cache, batch.inputs, scale=0.3)
+    batch.pages.data[last_block, :, 5:] = 1e4
+    after = attend(batch.query, batch.pages, batch.inputs, scale=0.3)
     torch.testing.assert_close(before[0], after[0])
 
 

@@ -18,7 +18,7 @@ def test_a_large_cache_takes_memory_only_for_the_blocks_that_are_written():
     assert private_bytes() - before < 2**24
     num_written = NUM_BLOCKS // 16
     for layer in cache.layers:
-        layer[:num_written] = 1
+        layer.data[:num_written] = 1
     assert 2**26 <= private_bytes() - before < 2**26 + 2**24
 
 
@@ -26,13 +26,13 @@ def test_blocks_nobody_wrote_are_zeros_also_where_memory_was_used_before():
     """Masked reads multiply them by 0, which makes NaN of garbage."""
     used = [torch.full((2**18,), float("nan")) for _ in range(16)]
     del used
-    assert all(not layer.any() for layer in LAYOUT.allocate(8, CPU).layers)
+    assert all(not layer.data.any() for layer in LAYOUT.allocate(8, CPU).layers)
 
 
 def test_the_layers_do_not_share_memory():
     cache = LAYOUT.allocate(2, CPU)
-    cache.layers[0].fill_(1)
-    assert not cache.layers[1].any()
+    cache.layers[0].data.fill_(1)
+    assert not cache.layers[1].data.any()
 
 
 def test_more_than_the_system_can_ever_give_is_a_memory_error():

@@ -223,7 +223,8 @@ def test_a_gpu_pool_that_does_not_fit_names_the_fields_that_choose_another_devic
 
 def test_a_smallest_context_above_the_models_names_the_field_to_lower() -> None:
     message = fit_message(pool(context={"max": 1 << 20, "min": 1 << 20}))
-    assert re.search(r"help: set context\.min to at most 40960; set context\.min to \d+ \(context [\d,]+, ", message)
+    assert re.search(r"help: set context\.min to at most 40960; set model\.kvCacheDtype to Int8 \(context ", message)
+    assert re.search(r"; set context\.min to \d+ \(context [\d,]+, ", message)
 
 
 @pytest.mark.parametrize("memory", ["24Gi", "12Gi"])

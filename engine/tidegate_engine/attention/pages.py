@@ -1,7 +1,7 @@
 """One layer's keys and values in blocks, as they lie in memory: 16 or 32 bits, or 8 bits and a scale a vector.
 
     data    [num_blocks, 2, block_size, kv_heads, head_dim]   keys at index 0, values at 1
-    scales  [num_blocks, 2, block_size, kv_heads]   fp16: what an element of 1 stands for; none where data speaks for itself
+    scales  [num_blocks, 2, block_size, kv_heads]   fp16: what an element of 1 stands for; None: 1
 
 A vector (one head's key, or value, at one position) is scaled by its own largest element as it is written, so that it
 never depends on its neighbours and no outlier of another token spoils it. Nothing is ever rescaled.
@@ -68,5 +68,5 @@ def quantised(vectors: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, 
 
 
 def _bits(elements: torch.Tensor) -> torch.Tensor:
-    """torch cannot index fp8, but bytes."""
+    """Torch cannot index fp8, but bytes."""
     return elements.view(torch.uint8) if elements.dtype is torch.float8_e4m3fn else elements

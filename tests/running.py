@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine
-from tidegate_engine.request import SamplingParams, new_request
+from tidegate_engine.grammar.base import TokenConstraint
+from tidegate_engine.request import SamplingParams, TokenChunk, merged, new_request
 from tidegate_engine.runner import Runner
 from tidegate_engine.scheduling.budget import BudgetLimits
 
@@ -21,6 +22,30 @@ def answers(
     counters: Counters | None = None,
 ) -> list[list[int]]:
     """The output tokens of each prompt, computed together, in chunks of at most max_step_tokens."""
+    chunks = answer_chunks(
+        runner,
+        prompts,
+        samplings,
+        slots=slots,
+        max_step_tokens=max_step_tokens,
+        has_prefix_cache=has_prefix_cache,
+        counters=counters,
+    )
+    return [list(chunk.token_ids) for chunk in chunks]
+
+
+def answer_chunks(
+    runner: Runner,
+    prompts: Sequence[Sequence[int]],
+    samplings: Sequence[SamplingParams],
+    *,
+    constraints: Sequence[TokenConstraint | None] | None = None,
+    slots: int = 8,
+    max_step_tokens: int = 512,
+    has_prefix_cache: bool = False,
+    counters: Counters | None = None,
+) -> list[TokenChunk]:
+    """All of each prompt's answer as one chunk."""
     limits = BudgetLimits(itl_seconds=10.0, max_step_tokens=max_step_tokens)
     engine = Engine(
         runner,
@@ -31,13 +56,14 @@ def answers(
         has_prefix_cache=has_prefix_cache,
     )
     for index, (prompt, sampling) in enumerate(zip(prompts, samplings, strict=True)):
-        engine.queue.add(new_request(str(index), list(prompt), sampling, float(index)))
-    outputs: list[list[int]] = [[] for _ in prompts]
+        constraint = constraints[index] if constraints else None
+        engine.queue.add(new_request(str(index), list(prompt), sampling, float(index), constraint=constraint))
+    chunks: list[list[TokenChunk]] = [[] for _ in prompts]
     while engine.has_work:
         for output in engine.step():
-            outputs[int(output.request_id)] += output.chunk.token_ids
+            chunks[int(output.request_id)].append(output.chunk)
         engine.pool.check(engine.scheduler.running)
-    return outputs
+    return [merged(parts) for parts in chunks]
 
 
 def greedy_params(num_tokens: int) -> SamplingParams:

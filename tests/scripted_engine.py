@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
-from tidegate_engine.request import FinishReason, Request, SamplingParams, new_request
+from tidegate_engine.request import DEFAULT_TERMS, FinishReason, Request, SamplingParams, Terms, new_request
 from tidegate_engine.runner import NULL_BLOCK, RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.step_fit import StepTime
@@ -63,10 +63,22 @@ class ScriptedRunner:
 
 
 def engine_of(
-    runner: ScriptedRunner, *, slots: int = 64, itl_seconds: float = 0.1, max_step_tokens: int = 2048
+    runner: ScriptedRunner,
+    *,
+    slots: int = 64,
+    itl_seconds: float = 0.1,
+    max_step_tokens: int = 2048,
+    has_prefix_cache: bool = False,
 ) -> Engine:
     limits = BudgetLimits(itl_seconds=itl_seconds, max_step_tokens=max_step_tokens)
-    return Engine(runner, slots=slots, limits=limits, clock=runner.clock, counters=Counters())
+    return Engine(
+        runner,
+        slots=slots,
+        limits=limits,
+        clock=runner.clock,
+        counters=Counters(),
+        has_prefix_cache=has_prefix_cache,
+    )
 
 
 def request_of(
@@ -75,6 +87,7 @@ def request_of(
     max_tokens: int,
     *,
     stop_token_ids: frozenset[int] = frozenset({EOS}),
+    terms: Terms = DEFAULT_TERMS,
     **sampling: object,
 ) -> Request:
     return new_request(
@@ -82,6 +95,7 @@ def request_of(
         [1 + i % 999 for i in range(num_prompt)],
         SamplingParams(max_tokens, stop_token_ids=stop_token_ids, **sampling),
         arrival_seconds=0.0,
+        terms=terms,
     )
 
 

@@ -71,9 +71,7 @@ def dense_attention(
     start = 0
     for row, (queries, context) in enumerate(batch.lengths):
         blocks = batch.inputs.block_tables[row, : -(-context // BLOCK_SIZE)].long()
-        keys, values = (
-            batch.pages.gathered(i, blocks, torch.float64).flatten(0, 1)[:context] for i in (0, 1)
-        )
+        keys, values = (batch.pages.gathered(i, blocks, torch.float64).flatten(0, 1)[:context] for i in (0, 1))
         positions = torch.arange(context - queries, context, device=keys.device)[:, None]
         key_positions = torch.arange(context, device=keys.device)[None, :]
         is_visible = key_positions <= positions

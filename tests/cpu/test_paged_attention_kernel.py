@@ -4,7 +4,6 @@ time for the cards they are meant for, which needs no GPU either."""
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,22 +111,6 @@ def test_the_result_of_a_row_does_not_depend_on_its_neighbours(kernel):
     assert torch.equal(outputs[0][1], outputs[1][1])
 
 
-def test_deterministic_a_token_has_the_same_bits_alone_in_a_batch_of_decodes_and_beside_a_prompt():
-    kernel = TritonAttention(num_processors=1000, is_deterministic=True)
-    whole = random_batch(((1, 700), (1, 20), (30, 40)), num_query_heads=4, num_kv_heads=2, head_dim=64, device=DEVICE)
-    beside_all = kernel(whole.query, whole.pages, whole.inputs, scale=0.125)
-    for num_rows in (1, 2):
-        inputs = replace(
-            whole.inputs,
-            query_start=whole.inputs.query_start[: num_rows + 1],
-            context_lens=whole.inputs.context_lens[:num_rows],
-            block_tables=whole.inputs.block_tables[:num_rows],
-            max_query=1,
-        )
-        alone = kernel(whole.query[:num_rows], whole.pages, inputs, scale=0.125)
-        assert torch.equal(alone, beside_all[:num_rows])
-
-
 def test_tiles_hold_whole_groups():
     for group in (1, 2, 4, 5, 7, 8, 16, 32):
         for is_decode in (True, False):
@@ -199,15 +182,12 @@ for line in sys.stdin:
         print(json.dumps([len(binary.asm["cubin"]), binary.metadata.shared]))
 """
 SHARED_MEMORY_BYTES = {80: 163 * 1024, 86: 99 * 1024, 89: 99 * 1024, 90: 227 * 1024}  # most a block may take
-COMPILED = [  # compute capability, head dim, decode or prefill, query, cache: the widest tiles, each cache, each card
+COMPILED = [  # compute capability, head dim, decode or prefill, query, cache: widest tiles, each cache, oldest cards
     (86, 256, False, "bf16", "bf16"),
-    (86, 128, False, "bf16", "bf16"),
     (86, 128, True, "bf16", "i8"),
     (89, 128, True, "bf16", "fp8e4nv"),
     (80, 256, False, "fp32", "fp32"),
-    (90, 128, False, "bf16", "fp8e4nv"),
     (90, 128, False, "bf16", "i8"),
-    (90, 256, True, "bf16", "bf16"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from running import answers, greedy_params
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
+from tidegate_core.storage import KvDtype
+from tidegate_engine.compute.kv_dtype import check_kv_dtype
 from tidegate_engine.compute.torch_runner import TorchRunner
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.request import SamplingParams
@@ -20,8 +23,8 @@ PROMPTS = [[5, 9, 1], [7] * 40, [3, 100, 42, 8, 15, 16, 23]]
 KV_BYTES = 2**21
 
 
-def load(folder, *, kv_memory=KV_BYTES, context=256) -> TorchRunner:
-    launch = EngineLaunch(model=str(folder), kv_memory=kv_memory, context=context, threads=2)
+def load(folder, *, kv_memory=KV_BYTES, context=256, kv_dtype=KvDtype.AUTO) -> TorchRunner:
+    launch = EngineLaunch(model=str(folder), kv_memory=kv_memory, context=context, threads=2, kv_dtype=kv_dtype)
     return TorchRunner.load(launch, folder)
 
 
@@ -118,6 +121,38 @@ def test_memory_that_loading_alone_would_exceed_is_refused_with_both_numbers(fol
 def test_a_16_bit_checkpoint_takes_half_the_kv_bytes(folder, tmp_path, runner):
     save_tiny_model("llama", tmp_path, torch.bfloat16)
     assert load(tmp_path).num_blocks == 2 * runner.num_blocks
+
+
+def test_an_int8_cache_takes_the_blocks_that_were_planned_and_answers_almost_as_a_wide_one(folder, runner):
+    narrow = load(folder, kv_dtype=KvDtype.INT8)
+    block_bytes = 2 * 2 * 16 * 2 * (16 + 2)  # layers x (keys, values) x tokens x heads x (head size, fp16 scale)
+    assert narrow.num_blocks == KV_BYTES // block_bytes
+    assert narrow.cache.num_bytes == narrow.plan.pool_bytes == narrow.num_blocks * block_bytes
+    params = [greedy_params(8)] * len(PROMPTS)
+    pairs = zip(answers(narrow, PROMPTS, params), answers(runner, PROMPTS, params), strict=True)
+    alike = [ours == theirs for answer, expected in pairs for ours, theirs in zip(answer, expected, strict=True)]
+    assert sum(alike) >= 0.7 * len(alike)
+
+
+@pytest.mark.parametrize("name", ["mistral_window", "gemma3"])
+def test_an_int8_cache_serves_window_layers(name, tmp_path):
+    save_tiny_model(name, tmp_path)
+    narrow, wide = (load(tmp_path, kv_dtype=kv_dtype) for kv_dtype in (KvDtype.INT8, KvDtype.AUTO))
+    params = [greedy_params(8)] * len(PROMPTS)
+    pairs = zip(answers(narrow, PROMPTS, params), answers(wide, PROMPTS, params), strict=True)
+    alike = [ours == theirs for answer, expected in pairs for ours, theirs in zip(answer, expected, strict=True)]
+    assert sum(alike) >= 0.7 * len(alike)
+
+
+def test_fp8_is_refused_where_the_device_cannot_read_it_and_int8_nowhere():
+    with pytest.raises(BadLaunch, match="fp8 needs --device cuda; --kv-dtype int8 is as small"):
+        TorchRunner.load(EngineLaunch(model="/nowhere", kv_dtype=KvDtype.FP8), Path("/nowhere"))
+    with pytest.raises(BadLaunch, match=r"capability 8\.9 .*, this one has 8\.6; --kv-dtype int8"):
+        check_kv_dtype(KvDtype.FP8, Device.CUDA, (8, 6))
+    check_kv_dtype(KvDtype.FP8, Device.CUDA, (8, 9))
+    check_kv_dtype(KvDtype.FP8, Device.CUDA, (9, 0))
+    check_kv_dtype(KvDtype.INT8, Device.CUDA, (8, 0))
+    check_kv_dtype(KvDtype.INT8, Device.CPU, None)
 
 
 def test_a_serving_process_starts_without_torch_so_that_its_threads_can_be_set_up_first():

@@ -18,14 +18,9 @@ from tidegate_engine.kernels.split_attention import join_splits, split_attention
 
 @dataclass(frozen=True)
 class TritonAttention:
-    """See attention/base.py for the contract. `query` must be contiguous.
-
-    Deterministic, every batch takes the same kernel with the same tiles, so that a token's result has the same bits
-    whatever is computed beside it; long contexts decode slower then, since none is split.
-    """
+    """See attention/base.py for the contract. `query` must be contiguous."""
 
     num_processors: int  # streaming multiprocessors
-    is_deterministic: bool = False
 
     def __call__(
         self,
@@ -38,14 +33,11 @@ class TritonAttention:
         softcap: float | None = None,
     ) -> torch.Tensor:
         group = query.shape[1] // pages.num_kv_heads
-        is_decode = inputs.max_query == 1 and not self.is_deterministic
-        tiles = tiles_for(group, query.shape[2], query.itemsize, is_decode=is_decode)
+        tiles = tiles_for(group, query.shape[2], query.itemsize, is_decode=inputs.max_query == 1)
         step = _Step(query, pages, inputs, tiles, scale, window, softcap)
         num_programs = step.num_tiles * pages.num_kv_heads
         num_splits = splits_for(inputs, window, num_programs, self.num_processors)
-        if num_splits == 1 or self.is_deterministic:
-            return _attend_whole(step)
-        return _attend_in_splits(step, num_splits)
+        return _attend_whole(step) if num_splits == 1 else _attend_in_splits(step, num_splits)
 
 
 @dataclass(frozen=True)

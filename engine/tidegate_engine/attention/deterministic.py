@@ -44,7 +44,8 @@ def attend(
         if window is not None:
             is_hidden |= key_positions <= positions - window
         running.add(active, scores.masked_fill_(is_hidden, float("-inf")), values)
-    output = (running.output / running.total).unflatten(2, (group, QUERY_TILE)).permute(0, 3, 1, 2, 4)
+    output = (running.output / running.total).view(-1, pages.num_kv_heads, group, QUERY_TILE, head_dim)
+    output = output.permute(0, 3, 1, 2, 4)
     result = torch.empty_like(query)
     result[tiles.tokens[tiles.is_real]] = output[tiles.is_real].flatten(1, 2).to(query.dtype)
     return result

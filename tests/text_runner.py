@@ -4,6 +4,7 @@ import codecs
 import math
 from collections.abc import Sequence
 
+from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.request import TokenLogprobs
 from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
 from tidegate_engine.text.byte_codec import ByteCodec
@@ -33,9 +34,18 @@ class TextRunner:
         of_prompt = tuple(logprobs_of(token_id, extras.num_prompt_logprobs) for token_id in targets)
         if row.sampling is None:
             return RowOutput(None, None, of_prompt) if of_prompt else None
-        token_id = self._tokens[row.num_outputs]
+        token_id = self._token(row, extras.constraint if extras else None)
         num_top = row.sampling.num_logprobs
         return RowOutput(token_id, None if num_top is None else logprobs_of(token_id, num_top), of_prompt)
+
+    def _token(self, row: ScheduledRow, constraint: TokenConstraint | None) -> int:
+        """The text's, as far as a grammar allows; else the end, or the last token in the vocabulary but white space."""
+        token_id = self._tokens[min(row.num_outputs, len(self._tokens) - 1)]
+        if constraint is None:
+            return token_id
+        mask = constraint.mask()
+        allowed = [each for each in range(VOCAB_SIZE) if mask[each // 8] >> (each % 8) & 1 and each not in b" \n\t\r"]
+        return next((each for each in (token_id, EOS) if each in allowed), max(allowed))
 
 
 def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:

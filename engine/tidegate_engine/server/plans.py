@@ -60,14 +60,14 @@ def check_tools(front: Front, body: ChatRequest) -> None:
         raise bad_request("this server reads no tool calls (--tool-parser none); leave it out", param="tools")
 
 
-def truncated(front: Front, body: GenerationRequest, token_ids: list[int]) -> list[int]:
-    """VLLM's truncate_prompt_tokens: the last so many; -1 leaves just the room the answer needs."""
-    if not body.truncate_prompt_tokens:
-        return token_ids
-    most = body.truncate_prompt_tokens
+def truncated(front: Front, body: GenerationRequest, prompt: EncodedPrompt) -> EncodedPrompt:
+    """As truncate_prompt_tokens in vLLM: the last so many; -1 leaves just the room the answer needs."""
+    most = body.truncate_prompt_tokens or len(prompt.token_ids)
     if most < 0:
         most = max(1, front.model.context - (body.wanted_tokens or 1))
-    return token_ids[-most:]
+    if most >= len(prompt.token_ids):
+        return prompt
+    return replace(prompt, token_ids=prompt.token_ids[-most:], is_cut=True)
 
 
 def _plan(front: Front, body: GenerationRequest, prompt: list[int], terms: Terms) -> ChoicePlan:
@@ -99,7 +99,7 @@ def _shown(body: GenerationRequest, markers: frozenset[str]) -> frozenset[str] |
 
 
 async def _echoed(front: Front, prompt: EncodedPrompt) -> str:
-    return await decode_tokens(front, prompt.token_ids) if prompt.text is None else prompt.text
+    return await decode_tokens(front, prompt.token_ids) if prompt.text is None or prompt.is_cut else prompt.text
 
 
 def sampling_of(front: Front, body: GenerationRequest, num_prompt_tokens: int) -> SamplingParams:

@@ -21,10 +21,11 @@ from tidegate_engine.text.chat_template import RESERVED_VARIABLES, ChatOptions
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """`text` as far as it is known: a prompt may come as token ids."""
+    """`text` as far as it is known: a prompt may come as token ids. `is_cut`: they are only its end."""
 
     token_ids: list[int]
     text: str | None
+    is_cut: bool = False
 
 
 async def encode_prompt(front: Front, prompt: Prompt, *, add_special_tokens: bool) -> EncodedPrompt:
@@ -43,7 +44,7 @@ async def encode_chat(front: Front, messages: Sequence[ChatMessage], options: Ch
         name = min(reserved)
         raise bad_request(f"'{name}' is a field of its own, not one of the template's", param="chat_template_kwargs")
     turns = [_turn(message, f"messages[{number}]") for number, message in enumerate(messages)]
-    _check_size(front, *_texts(messages), json.dumps(options.tools) if options.tools else "")
+    _check_size(front, *(message.text for message in messages))
     try:
         text, token_ids = await off_loop(front, partial(_render, front, turns, options))
     except BadRequest as error:
@@ -70,6 +71,7 @@ def check_token_ids(front: Front, token_ids: Sequence[int], *, param: str) -> No
 
 def _render(front: Front, turns: Sequence[Mapping[str, object]], options: ChatOptions) -> tuple[str, list[int]]:
     text = front.codec.apply_chat_template(turns, options)
+    _check_size(front, text)  # with what the template made of tools
     return text, front.codec.encode(text, add_special_tokens=False)
 
 
@@ -96,11 +98,6 @@ def _called(call: ToolCall, path: str) -> dict[str, object]:
         ) from error
     known_id = {} if call.id is None else {"id": call.id}
     return {**known_id, "type": call.type, "function": {"name": call.function.name, "arguments": arguments}}
-
-
-def _texts(messages: Sequence[ChatMessage]) -> list[str]:
-    calls = [call.function.arguments for message in messages for call in message.tool_calls or ()]
-    return [*(message.text for message in messages), *calls]
 
 
 def _known_ids(front: Front, token_ids: list[int]) -> list[int]:

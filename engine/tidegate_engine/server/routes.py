@@ -57,8 +57,7 @@ async def chat_completions(request: Request) -> Response:
     front.model.check_name(body.model)
     check_tools(front, body)
     prompt = await encode_chat(front, body.messages, _chat_options(body, body.tools if body.offers_tools else None))
-    prompt = replace(prompt, token_ids=truncated(front, body, prompt.token_ids))
-    plans = await chat_plans(front, body, prompt, _terms(request, body))
+    plans = await chat_plans(front, body, truncated(front, body, prompt), _terms(request, body))
     return await _answer(request, front, body, plans, ChatRenderer, id_prefix="chatcmpl")
 
 
@@ -69,7 +68,7 @@ async def completions(request: Request) -> Response:
     front.model.check_name(body.model)
     special = body.add_special_tokens is not False
     encoded = [await encode_prompt(front, prompt, add_special_tokens=special) for prompt in body.prompts]
-    prompts = [replace(prompt, token_ids=truncated(front, body, prompt.token_ids)) for prompt in encoded]
+    prompts = [truncated(front, body, prompt) for prompt in encoded]
     plans = await completion_plans(front, body, prompts, _terms(request, body))
     return await _answer(request, front, body, plans, CompletionRenderer, id_prefix="cmpl")
 

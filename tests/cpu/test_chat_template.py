@@ -4,7 +4,8 @@ import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from tidegate_core.errors import BadLaunch
-from tidegate_engine.text.chat_template import ChatRefused, ChatTemplate
+from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatOptions, ChatRefused, ChatTemplate
+from tidegate_engine.text.tool_prompt import without_tools
 
 CHATML = """{%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' }}
@@ -41,6 +42,32 @@ CHAT = [
     {"role": "user", "content": "  Hi <b>there</b> & 'you' \n"},
     {"role": "assistant", "content": "Hello!"},
     {"role": "user", "content": "日本 😀"},
+]
+
+
+# As Qwen's templates write tools, calls and results.
+WITH_TOOLS = """{%- if tools %}
+    {{- '<|im_start|>system\\n# Tools\\n' }}
+    {%- for tool in tools %}{{- tool | tojson }}{%- endfor %}
+    {{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content }}
+    {%- for tool_call in message.tool_calls or [] %}
+        {{- '<tool_call>' + tool_call.function.name + (tool_call.function.arguments | tojson) + '</tool_call>' }}
+    {%- endfor %}
+    {{- '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}
+{%- endif %}"""
+TOOL = {"type": "function", "function": {"name": "depth", "parameters": {"type": "object"}}}
+CALL = {"id": "c12345678", "type": "function", "function": {"name": "depth", "arguments": {"at": "Ä"}}}
+CALLED = [
+    {"role": "user", "content": "How deep?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "content": "5 m", "tool_call_id": "c12345678"},
 ]
 
 
@@ -98,3 +125,52 @@ def test_the_date_in_a_template_is_the_one_passed_in():
     template = ChatTemplate("{{ strftime_now('%d %b %Y') }}", "t", now=lambda: datetime(2026, 2, 3, tzinfo=UTC))
 
     assert template.render([], {}) == "03 Feb 2026"
+
+
+def test_tools_calls_and_variables_are_rendered_as_transformers_renders_them():
+    options = ChatOptions(tools=(TOOL,), variables={"enable_thinking": False})
+
+    expected, _ = render_jinja_template(
+        [CALLED], tools=[TOOL], chat_template=WITH_TOOLS, add_generation_prompt=True, enable_thinking=False
+    )
+
+    assert ChatTemplate(WITH_TOOLS, "t").render(CALLED, {}, options) == expected[0]
+    assert ChatTemplate(WITH_TOOLS, "t").takes_tools
+
+
+@pytest.mark.parametrize("text", [CHATML, GEMMA], ids=["chatml", "gemma"])
+@pytest.mark.parametrize("content", ["The answer is", " The answer is "])
+def test_a_final_message_is_continued_as_transformers_continues_it(text, content):
+    messages = [{"role": "user", "content": "Well?"}, {"role": "assistant", "content": content}]
+
+    expected, _ = render_jinja_template(
+        [messages], chat_template=text, continue_final_message=True, add_generation_prompt=False, bos_token="<bos>"
+    )
+
+    options = ChatOptions(continues_final_message=True)
+    assert ChatTemplate(text, "t").render(messages, {"bos_token": "<bos>"}, options) == expected[0]
+
+
+def test_a_message_that_the_template_hides_cannot_be_continued():
+    with pytest.raises(ChatRefused, match="cannot be continued"):
+        ChatTemplate("hi", "t").render(CHAT, {}, ChatOptions(continues_final_message=True))
+
+
+def test_a_template_without_tools_is_told_of_them_in_words():
+    turns, options = without_tools([{"role": "system", "content": "Be brief."}, *CALLED], ChatOptions(tools=(TOOL,)))
+
+    text = ChatTemplate(GEMMA, "t").render(turns, {"bos_token": "<bos>"}, options)
+
+    assert not ChatTemplate(GEMMA, "t").takes_tools
+    assert "Be brief." in text
+    assert '"name": "depth"' in text
+    assert '<start_of_turn>model\n{"name": "depth", "parameters": {"at": "Ä"}}<end_of_turn>' in text
+    assert "```tool_output\n5 m\n```" in text
+
+
+def test_results_in_a_row_and_the_users_words_after_them_are_one_turn():
+    result = {"role": "tool", "content": "1"}
+    turns, _ = without_tools([*CALLED, result, {"role": "user", "content": "And?"}], DEFAULT_OPTIONS)
+
+    assert [turn["role"] for turn in turns] == ["user", "assistant", "user"]
+    assert turns[-1] == {"role": "user", "content": "```tool_output\n5 m\n```\n```tool_output\n1\n```\nAnd?"}

@@ -87,12 +87,49 @@ def test_completions_streamed_for_several_prompts(client):
     assert sum(len(chunk.text) for chunk in chunks) == 8
 
 
+def test_several_choices_with_logprobs(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=3, seed=1, logprobs=True, top_logprobs=2, max_tokens=4
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    for choice in answer.choices:
+        spelt = b"".join(bytes(token.bytes) for token in choice.logprobs.content)
+        assert spelt.decode() == choice.message.content
+        assert [len(token.top_logprobs) for token in choice.logprobs.content] == [2] * 4
+    assert answer.usage.completion_tokens == 12
+
+
+def test_an_answer_of_a_given_form(client):
+    answer = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, extra_body={"structured_outputs": {"choice": ["high", "low"]}}
+    )
+    assert answer.choices[0].message.content in {"high", "low"}
+
+
+def test_a_forced_call(client):
+    schema = {"type": "object", "properties": {"unit": {"enum": ["m", "ft"]}}, "required": ["unit"]}
+    tool = {"type": "function", "function": {"name": "depth", "parameters": {**schema, "additionalProperties": False}}}
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=MESSAGES,
+        tools=[tool],
+        tool_choice={"type": "function", "function": {"name": "depth"}},
+        max_tokens=300,
+    )
+    (call,) = answer.choices[0].message.tool_calls
+    assert call.function.name == "depth"
+    assert call.function.arguments.lstrip().startswith("{")
+
+
 def test_errors_are_the_clients_own_exceptions(client):
     with pytest.raises(openai.NotFoundError, match="rehearsal") as unknown:
         client.chat.completions.create(model="gpt-4", messages=MESSAGES)
     assert unknown.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError, match="'n'") as unsupported:
-        client.chat.completions.create(model=MODEL, messages=MESSAGES, n=2)
-    assert unsupported.value.param == "n"
+    with pytest.raises(openai.BadRequestError, match="'n'") as too_many:
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, n=17)
+    assert too_many.value.param == "n"
+    with pytest.raises(openai.BadRequestError, match="guided_regex") as bad_grammar:
+        client.chat.completions.create(model=MODEL, messages=MESSAGES, extra_body={"guided_regex": "("})
+    assert bad_grammar.value.code == "invalid_grammar"
     with pytest.raises(openai.BadRequestError, match="512 tokens"):
         client.completions.create(model=MODEL, prompt=[1] * 512)

@@ -33,7 +33,9 @@ async def constraint_of(front: Front, body: GenerationRequest) -> TokenConstrain
     try:
         return await off_loop(front, partial(front.grammars.compile, spec))
     except BadGrammar as error:
-        raise bad_request(str(error), param=structure.param, code="invalid_grammar") from error
+        raise bad_request(
+            f"Invalid '{structure.param}': {error}", param=structure.param, code="invalid_grammar"
+        ) from error
 
 
 def forced_structure(body: ChatRequest) -> Structure | None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from scripted_engine import ScriptedRunner, collect, engine_of, request_of, run_until_idle
 from tidegate_core.kv_demand import KvDemand
-from tidegate_engine.prefix_chain import DIGEST_BYTES, Link, PrefixChain, hash_link
+from tidegate_engine.prefix_chain import DIGEST_BYTES, SALT, TENANT, PrefixChain, hash_link
 from tidegate_engine.request import Request, SamplingParams, new_request
 from tidegate_engine.runner import NULL_BLOCK
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
@@ -39,7 +39,7 @@ def test_no_two_tenants_and_salts_have_a_hash_in_common(first, second):
 
 def test_a_tenant_named_like_another_one_s_salt_is_a_stranger():
     """Kinds of values have tags of their own, and every value its length."""
-    assert hash_link(bytes(DIGEST_BYTES), Link.TENANT, b"x") != hash_link(bytes(DIGEST_BYTES), Link.SALT, b"x")
+    assert hash_link(bytes(DIGEST_BYTES), TENANT, b"x") != hash_link(bytes(DIGEST_BYTES), SALT, b"x")
     assert chain_of(range(8), tenant="x").digests[0] != chain_of(range(8), salt=b"x").digests[0]
     assert chain_of(range(8), tenant="ab", salt=b"c").root != chain_of(range(8), tenant="a", salt=b"bc").root
 
@@ -54,7 +54,7 @@ def test_a_chain_that_grew_is_the_chain_of_the_whole(token_ids, steps):
     assert len(set(grown.digests)) == most
 
 
-def blind(parent: bytes, link: Link, value: bytes) -> bytes:
+def blind(parent: bytes, tag: bytes, value: bytes) -> bytes:
     return bytes(DIGEST_BYTES)
 
 

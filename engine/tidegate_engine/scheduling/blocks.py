@@ -120,7 +120,7 @@ class BlockPool:
 
     def hash_tokens(self, request: Request) -> None:
         """Hashes what the request has. Slow for long prompts: whoever submits a request calls it in its own thread."""
-        if self._prefixes:
+        if self._prefixes is not None:
             self._chain(request).extend(request.token_ids, request.num_tokens // self.block_size)
 
     def look_up(self, request: Request) -> None:

@@ -72,30 +72,33 @@ class PrefixCache:
 
     def longest_hit(self, chain: PrefixChain, most_blocks: int) -> int:
         """Blocks of the longest beginning that all groups have: of a group with a window what its next token sees."""
-        most_blocks = min(most_blocks, len(chain.digests))
-        if self._capped:
-            return self._longest_hit_in_windows(chain, most_blocks)
+        num_blocks = self._contiguous(chain, min(most_blocks, len(chain.digests)))
+        while num_blocks and self._capped:
+            missing = self._last_missing(chain, num_blocks)
+            if missing is None:
+                break
+            num_blocks = missing
+        return num_blocks
+
+    def _contiguous(self, chain: PrefixChain, most_blocks: int) -> int:
+        """Blocks from the start on that all groups without a window have."""
+        if not self._growing:
+            return most_blocks
         for number in range(most_blocks):
             entry = self._entry(chain, number)
-            if entry is None or NULL_BLOCK in entry.blocks:
+            if entry is None or any(entry.blocks[group] == NULL_BLOCK for group in self._growing):
                 return number
         return most_blocks
 
-    def _longest_hit_in_windows(self, chain: PrefixChain, most_blocks: int) -> int:
-        best = 0
-        runs = dict.fromkeys(self._capped, 0)  # cached blocks in a row up to here
-        for number in range(most_blocks):
+    def _last_missing(self, chain: PrefixChain, num_blocks: int) -> int | None:
+        """The last block that the windows after so many blocks need and do not have: a hit must end before it."""
+        firsts = [(group, self._first_needed(num_blocks, window)) for group, window in self._capped.items()]
+        for number in range(num_blocks - 1, min(first for _, first in firsts) - 1, -1):
             entry = self._entry(chain, number)
             blocks = entry.blocks if entry else self._nothing
-            if any(blocks[group] == NULL_BLOCK for group in self._growing):
-                break
-            is_hit = True
-            for group, window in self._capped.items():
-                runs[group] = runs[group] + 1 if blocks[group] != NULL_BLOCK else 0
-                is_hit &= runs[group] > number - self._first_needed(number + 1, window)
-            if is_hit:
-                best = number + 1
-        return best
+            if any(first <= number and blocks[group] == NULL_BLOCK for group, first in firsts):
+                return number
+        return None
 
     def tables(self, chain: PrefixChain, num_blocks: int) -> tuple[tuple[int, ...], ...]:
         """The blocks of a hit, by group; NULL_BLOCK where its window has passed."""

@@ -71,6 +71,7 @@ class TextCodecOfBytes(ByteCodec):
         super().__init__()
         self.eos_token_ids = frozenset({EOS})
         self.rendered: list[tuple[list, ChatOptions]] = []
+        self.shown: list[frozenset[str] | None] = []  # what each decoder was told to show
 
     def apply_chat_template(self, messages, options: ChatOptions = DEFAULT_OPTIONS) -> str:
         self.rendered.append((list(messages), options))
@@ -80,4 +81,5 @@ class TextCodecOfBytes(ByteCodec):
         return bytes([token_id])
 
     def decoder(self, prompt_token_ids=(), shown=frozenset()) -> BytesDecoder:
+        self.shown.append(shown)
         return BytesDecoder()

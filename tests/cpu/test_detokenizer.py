@@ -152,3 +152,14 @@ def test_work_grows_with_the_tokens_and_not_with_their_square(token):
 
     assert length >= 200_000
     assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize(("backend", "token"), [(FALLBACK, "</s>"), (BYTE_LEVEL, "<|end|>")], ids=["fallback", "level"])
+def test_special_tokens_are_text_only_where_they_are_shown(backend, token):
+    token_bytes = TokenBytes(backend)
+    token_ids = [backend.token_to_id(token)]
+
+    assert Detokenizer(token_bytes, []).feed(token_ids) == ""
+    assert Detokenizer(token_bytes, [], shown=frozenset({token, "[absent]"})).feed(token_ids) == token
+    assert Detokenizer(token_bytes, [], shown=frozenset({"other"})).feed(token_ids) == ""
+    assert Detokenizer(token_bytes, [], shown=None).feed(token_ids) == token

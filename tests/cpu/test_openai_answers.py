@@ -181,6 +181,17 @@ async def test_required_calls_are_of_offered_functions_with_valid_arguments():
     assert answer.choices[0].finish_reason == "tool_calls"
 
 
+async def test_marks_of_calls_are_shown_to_their_parser_although_they_are_special_tokens():
+    codec = TextCodecOfBytes()
+    mistral = AnswerFormat(ToolParser.MISTRAL, ReasoningParser.NONE)
+    async with running_app(answer='[TOOL_CALLS]now[ARGS]{"a": 1}', answers=mistral, codec=codec) as served:
+        called = await ask(served, tools=[NOW])
+        await ask(served)
+        await ask(served, extra_body={"skip_special_tokens": False})
+    assert calls_of(called.choices[0].message) == [("now", '{"a": 1}')]
+    assert codec.shown == [{"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}, frozenset(), None]
+
+
 # --- reasoning
 
 

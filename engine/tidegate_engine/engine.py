@@ -13,7 +13,7 @@ from tidegate_engine.errors import EngineFailed, GrammarFailed
 from tidegate_engine.outputs import ending_of, take_prompt_logprobs, token_chunk
 from tidegate_engine.patience import Patience
 from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
-from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
+from tidegate_engine.runner import RowResult, Runner, ScheduledRow
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.scheduling.isolation import run_isolated
@@ -114,10 +114,9 @@ class Engine:
     def _check_runner(self, spare_blocks: tuple[tuple[int, ...], ...]) -> None:
         """All rows failed: they are all guilty, or nothing works any more. One token in blocks of theirs tells."""
         probe = ScheduledRow("probe", (0,), 0, spare_blocks, SamplingParams(max_tokens=1, temperature=0.0), 0)
-        try:
-            self._runner.run(StepBatch((probe,)))
-        except Exception as error:
-            raise EngineFailed("every request of a step failed and so did a probe: the process must restart") from error
+        (result,) = run_isolated(self._runner, (probe,))
+        if isinstance(result, Exception):
+            raise EngineFailed("every request of a step failed, and a probe too: the process must restart") from result
 
     def _finish_step(self, step: Step, results: list[RowResult]) -> list[RequestOutput]:
         outputs = []
@@ -132,10 +131,11 @@ class Engine:
             return None  # it was preempted or has ended since: its tables belong to others by now
         if isinstance(result, Exception):
             return self._fail(request, result)
-        token_id = None if result is None else result.token_id
-        self.scheduler.computed(request, len(row.token_ids), token_id)
         if result is None:
+            self.scheduler.computed(request, len(row.token_ids), None)
             return None
+        token_id = result.token_id
+        self.scheduler.computed(request, len(row.token_ids), token_id)
         if row.extras:
             take_prompt_logprobs(request, row, result)
         if token_id is None:

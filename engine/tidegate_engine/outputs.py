@@ -16,6 +16,11 @@ class Ending(NamedTuple):
     is_all_text: bool = False
 
 
+GOES_ON = Ending(None)
+STOPPED = Ending(FinishReason.STOP)
+CUT_OFF = Ending(FinishReason.LENGTH)
+
+
 def take_prompt_logprobs(request: Request, row: ScheduledRow, output: RowOutput) -> None:
     """Keeps those of positions that are new: a prompt may be computed again after a preemption."""
     if not output.prompt_logprobs:
@@ -34,18 +39,20 @@ def ending_of(request: Request, token_id: int) -> Ending:
     """
     sampling = request.sampling
     if token_id in sampling.stop_token_ids:
-        return Ending(FinishReason.STOP)
+        return STOPPED
     if request.constraint:
         request.constraint.advance(token_id)
         if request.constraint.is_finished:
             return Ending(FinishReason.STOP, is_all_text=True)
-    return Ending(FinishReason.LENGTH if request.num_outputs >= sampling.max_tokens else None)
+    return CUT_OFF if len(request.token_ids) >= request.num_tokens_at_end else GOES_ON
 
 
 def token_chunk(request: Request, output: RowOutput, ending: Ending) -> TokenChunk:
     """Of a row that sampled; what concerns the prompt goes with the first token."""
     assert output.token_id is not None
-    is_first = request.num_outputs == 1
+    is_first = len(request.token_ids) - request.num_prompt_tokens == 1
+    if output.logprobs is None and not is_first:
+        return TokenChunk((output.token_id,), ending.reason, (), (), 0, ending.is_all_text)
     return TokenChunk(
         (output.token_id,),
         ending.reason,

@@ -36,36 +36,56 @@ class Claim(NamedTuple):
     held: int
 
 
-def peak_blocks(decoding: Iterable[Claim], prefilling: Sequence[Claim], kv: KvDemand, *, at_least: int = 0) -> int:
+def peak_blocks(
+    decoding: Iterable[tuple[int, int]], prefilling: Sequence[Claim], kv: KvDemand, *, at_least: int = 0
+) -> int:
     """The most blocks these requests can hold together at any later instant, or `at_least` if that is more.
+
+    `decoding`: their claims, also as plain pairs, for hundreds are asked about many times a second.
 
     O(n log n). Where layers have a window, a request grows in their groups until it holds the cap and stays there: a
     second sum, of those that still grow. Instants that cannot exceed `at_least` even if every block were rounded up in
-    full are passed over quickly.
+    full, and every window were full, are passed over quickly.
     """
     prefilled = sum(kv.prefilling_blocks(claim.held + claim.left) for claim in prefilling)
     peak = max(at_least, prefilled)
     descending = sorted(decoding, reverse=True)
-    growing = GrowingSum(kv.block_size)
-    capped = [
-        (cap, GrowingSum(kv.block_size), until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
-    ]
-    for left, held in descending:
-        growing.add(held)
-        for _, below_cap, claims in capped:
+    alive = AliveBlocks(descending, kv)
+    rounding, num_growing = kv.block_size - 1, kv.num_growing
+    most_capped = sum(cap.num_groups * cap.decoding for cap in kv.caps)
+    held_tokens = 0
+    for number, (left, held) in enumerate(descending, 1):
+        held_tokens += held
+        most = num_growing * ((held_tokens + number * (left + rounding)) // kv.block_size) + number * most_capped
+        if most + prefilled > peak:
+            used = alive.blocks(number, left)
+            used += sum(kv.prefilling_blocks(other.held + min(other.left, left)) for other in prefilling)
+            peak = max(peak, used)
+    return peak
+
+
+class AliveBlocks:
+    """What the decoding requests that end last hold together, exactly. To be asked for ever more of them."""
+
+    def __init__(self, descending: Sequence[tuple[int, int]], kv: KvDemand) -> None:
+        self._descending = descending
+        self._kv = kv
+        self._growing = GrowingSum(kv.block_size)
+        self._capped = [
+            (cap, GrowingSum(kv.block_size), until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
+        ]
+
+    def blocks(self, num_alive: int, left: int) -> int:
+        """Of the first so many, so many steps from now."""
+        growing = self._growing
+        for _, held in self._descending[growing.num : num_alive]:
+            growing.add(held)
+        blocks = self._kv.num_growing * growing.blocks(left)
+        for cap, below_cap, claims in self._capped:
             while claims and claims[-1].left >= left:
                 below_cap.add(claims.pop().held)
-        most = kv.num_growing * growing.most(left)
-        for cap, below_cap, _ in capped:
-            most += cap.num_groups * (below_cap.most(left) + cap.decoding * (growing.num - below_cap.num))
-        if most + prefilled <= peak:
-            continue
-        used = kv.num_growing * growing.blocks(left)
-        for cap, below_cap, _ in capped:
-            used += cap.num_groups * (below_cap.blocks(left) + cap.decoding * (growing.num - below_cap.num))
-        used += sum(kv.prefilling_blocks(other.held + min(other.left, left)) for other in prefilling)
-        peak = max(peak, used)
-    return peak
+            blocks += cap.num_groups * (below_cap.blocks(left) + cap.decoding * (num_alive - below_cap.num))
+        return blocks
 
 
 class GrowingSum:
@@ -74,20 +94,14 @@ class GrowingSum:
     def __init__(self, block_size: int) -> None:
         self.num = 0
         self._block_size = block_size
-        self._rounded_tokens = self._whole_blocks = 0
+        self._whole_blocks = 0
         self._num_at_offset = [0] * block_size
 
     def add(self, held: int) -> None:
-        rounded = held + self._block_size - 1
-        blocks, offset = divmod(rounded, self._block_size)
+        blocks, offset = divmod(held + self._block_size - 1, self._block_size)
         self.num += 1
-        self._rounded_tokens += rounded
         self._whole_blocks += blocks
         self._num_at_offset[offset] += 1
-
-    def most(self, num_steps: int) -> int:
-        """No less than blocks(num_steps), and quick."""
-        return (self._rounded_tokens + self.num * num_steps) // self._block_size
 
     def blocks(self, num_steps: int) -> int:
         more_blocks, more_tokens = divmod(num_steps, self._block_size)
@@ -95,9 +109,9 @@ class GrowingSum:
         return self._whole_blocks + self.num * more_blocks + crossing
 
 
-def until_capped(decoding: Iterable[Claim], cap_tokens: int) -> list[Claim]:
+def until_capped(decoding: Iterable[tuple[int, int]], cap_tokens: int) -> list[Claim]:
     """The same requests as long as they hold less than the cap, soonest over first; those beyond it are left out."""
-    claims = (Claim(min(claim.left, cap_tokens - claim.held), claim.held) for claim in decoding)
+    claims = (Claim(min(left, cap_tokens - held), held) for left, held in decoding)
     return sorted(claim for claim in claims if claim.left > 0)
 
 

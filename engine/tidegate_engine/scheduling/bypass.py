@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Self
 
 from tidegate_core.kv_demand import KvDemand
-from tidegate_engine.scheduling.admission import Claim, GrowingSum, until_capped
+from tidegate_engine.scheduling.admission import AliveBlocks, Claim
 
 
 class Instant(NamedTuple):
@@ -37,7 +37,7 @@ class BlockedHead(NamedTuple):
     kv: KvDemand
 
     @classmethod
-    def of(cls, head: Claim, decoding: Iterable[Claim], num_blocks: int, kv: KvDemand) -> Self:
+    def of(cls, head: Claim, decoding: Iterable[tuple[int, int]], num_blocks: int, kv: KvDemand) -> Self:
         instants = _instants(decoding, kv)
         return cls(head, _earliest_start(head, instants, num_blocks, kv), instants, num_blocks, kv)
 
@@ -79,20 +79,9 @@ def _earliest_start(head: Claim, instants: tuple[Instant, ...], num_blocks: int,
     return start
 
 
-def _instants(decoding: Iterable[Claim], kv: KvDemand) -> tuple[Instant, ...]:
-    """Soonest first. As in peak_blocks, but for every end."""
+def _instants(decoding: Iterable[tuple[int, int]], kv: KvDemand) -> tuple[Instant, ...]:
+    """Every end, soonest first."""
     descending = sorted(decoding, reverse=True)
-    growing = GrowingSum(kv.block_size)
-    capped = [
-        (cap, GrowingSum(kv.block_size), until_capped(descending, cap.decoding * kv.block_size)) for cap in kv.caps
-    ]
-    instants: list[Instant] = []
-    for left, held in descending:
-        growing.add(held)
-        blocks = kv.num_growing * growing.blocks(left)
-        for cap, below_cap, claims in capped:
-            while claims and claims[-1].left >= left:
-                below_cap.add(claims.pop().held)
-            blocks += cap.num_groups * (below_cap.blocks(left) + cap.decoding * (growing.num - below_cap.num))
-        instants.append(Instant(left, blocks))
+    alive = AliveBlocks(descending, kv)
+    instants = [Instant(left, alive.blocks(number, left)) for number, (left, _) in enumerate(descending, 1)]
     return tuple(reversed(instants))

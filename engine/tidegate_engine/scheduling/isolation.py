@@ -31,13 +31,16 @@ def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[RowResul
     results = runner.run(StepBatch(tuple(rows)))
     if len(results) != len(rows):
         raise ValueError(f"the runner returned {len(results)} results for {len(rows)} rows")
-    if not all(_has_what_was_asked(result, row) for result, row in zip(results, rows, strict=True)):
+    if not _are_as_asked(results, rows):
         raise ValueError("the runner sampled in the middle of a prompt, or did not sample where it should")
     return results
 
 
-def _has_what_was_asked(result: RowResult, row: ScheduledRow) -> bool:
-    if isinstance(result, Exception):
-        return True
-    token_id = None if result is None else result.token_id
-    return (token_id is None) == (row.sampling is None)
+def _are_as_asked(results: Sequence[RowResult], rows: Sequence[ScheduledRow]) -> bool:
+    for result, row in zip(results, rows, strict=True):
+        if isinstance(result, Exception):
+            continue
+        token_id = None if result is None else result.token_id
+        if (token_id is None) != (row.sampling is None):
+            return False
+    return True

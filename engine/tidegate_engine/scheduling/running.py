@@ -62,11 +62,13 @@ class Running:
         """
         kv, num_blocks, with_spot = self._kv, self._num_blocks, candidate.is_spot
         is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
-        decoding = self._claims(self.decoding.values(), with_spot=with_spot)
+        decoding = self._decoding_claims(with_spot=with_spot)
         prefilling = self._claims(self.prefilling.values(), with_spot=with_spot)
-        (prefilling if is_partial else decoding).append(
-            expected_claim(candidate, self._lengths) if with_spot else claim_of(candidate)
-        )
+        claim = expected_claim(candidate, self._lengths) if with_spot else claim_of(candidate)
+        if is_partial:
+            prefilling.append(claim)
+        else:
+            decoding.append(claim)
         return peak_blocks(decoding, prefilling, kv, at_least=num_blocks) - num_blocks
 
     def steps_until_fewer(self, num_lacking: int) -> int:
@@ -88,13 +90,19 @@ class Running:
         return BlockedHead.of(claim, latest, num_blocks, kv), BlockedHead.of(claim, likely, num_blocks, kv)
 
     def _claims(self, requests: Iterable[Request], *, with_spot: bool) -> list[Claim]:
-        if not self.spot:
-            return [claim_of(request) for request in requests]
         lengths = self._lengths
         return [
             expected_claim(request, lengths) if request.is_spot else claim_of(request)
             for request in requests
             if with_spot or not request.is_spot
+        ]
+
+    def _decoding_claims(self, *, with_spot: bool) -> list[tuple[int, int]]:
+        if self.spot:
+            return list(self._claims(self.decoding.values(), with_spot=with_spot))
+        return [
+            (request.num_kv_tokens_at_end - (held := len(request.token_ids) - 1), held)
+            for request in self.decoding.values()
         ]
 
     def _end_blocks(self, request: Request) -> int:

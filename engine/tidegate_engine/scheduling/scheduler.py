@@ -99,7 +99,7 @@ class Scheduler:
         if self._running.spot:
             chunks = self._make_room(chunks)
         requests = (*self._running.decoding.values(), *(request for request, _ in chunks))
-        rows = [self._decode_row(request) for request in self._running.decoding.values()]
+        rows = self._decode_rows()
         rows += [self._prefill_row(request, num_tokens) for request, num_tokens in chunks]
         return Step(
             tuple(rows),
@@ -119,7 +119,8 @@ class Scheduler:
             request.token_ids.append(sampled)
             if request.account:
                 request.account.virtual_tokens += OUTPUT_WEIGHT
-            if request.request_id in self._running.prefilling:
+            prefilling = self._running.prefilling
+            if prefilling and request.request_id in prefilling:
                 self._running.begin_decoding(request)
                 self.pool.leave_behind(request, request.num_tokens - 1)
                 self._forget_refusals(request)
@@ -276,24 +277,34 @@ class Scheduler:
 
     def _count_recomputed(self, request: Request, num_tokens: int) -> None:
         before = request.num_computed_tokens - num_tokens
-        self._counters.recomputed_tokens += min(request.num_computed_tokens, request.num_lost_tokens) - before
+        num_again = min(request.num_computed_tokens, request.num_lost_tokens) - before
+        self._counters.recomputed_tokens += max(0, num_again)
         if request.num_computed_tokens >= request.num_lost_tokens:
             request.num_lost_tokens = 0
 
-    def _decode_row(self, request: Request) -> ScheduledRow:
-        start = len(request.token_ids) - 1
-        if start % self.pool.block_size == 0:
-            self.pool.grow(request, start + 1)
-        return ScheduledRow(
-            request.request_id,
-            (request.token_ids[-1],),
-            start,
-            request.block_tables,
-            request.sampling,
-            start + 1 - request.num_prompt_tokens,
-            row_extras(request, start, start + 1),
-            request.num_preemptions,
-        )
+    def _decode_rows(self) -> list[ScheduledRow]:
+        """Hundreds a step, hence the short way to each."""
+        rows = []
+        block_size, grow = self.pool.block_size, self.pool.grow
+        for request in self._running.decoding.values():
+            token_ids = request.token_ids
+            start = len(token_ids) - 1
+            if start % block_size == 0:
+                grow(request, start + 1)
+            has_extras = request.history is not None or request.constraint is not None
+            rows.append(
+                ScheduledRow(
+                    request.request_id,
+                    (token_ids[-1],),
+                    start,
+                    request.block_tables,
+                    request.sampling,
+                    start + 1 - request.num_prompt_tokens,
+                    row_extras(request, start, start + 1) if has_extras else None,
+                    request.num_preemptions,
+                )
+            )
+        return rows
 
     def _prefill_row(self, request: Request, num_tokens: int) -> ScheduledRow:
         start = request.num_computed_tokens

@@ -1,12 +1,13 @@
 """An engine on a virtual clock, over a runner that follows a script: what scheduler and engine tests drive."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine, RequestOutput
+from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.request import DEFAULT_TERMS, FinishReason, Request, SamplingParams, Terms, new_request
-from tidegate_engine.runner import NULL_BLOCK, RowOutput, ScheduledRow, StepBatch
+from tidegate_engine.runner import NULL_BLOCK, RowOutput, RowResult, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -27,7 +28,7 @@ class VirtualClock:
 
 @dataclass
 class ScriptedRunner:
-    """Samples 1000 * last token's position, or what `script` says; raises where `fault` says so."""
+    """Samples 1000 * last token's position, or what `script` says; raises where `fault` says, fails the `failed`."""
 
     num_blocks: int
     block_size: int = 16
@@ -35,11 +36,12 @@ class ScriptedRunner:
     vocab_size: int = 1 << 20
     script: dict[str, Sequence[int]] = field(default_factory=dict)
     fault: Callable[[tuple[ScheduledRow, ...]], Exception | None] = lambda _: None
+    failed: Mapping[str, Exception] = field(default_factory=dict)
     step_time: StepTime = INSTANT
     clock: VirtualClock = field(default_factory=VirtualClock)
     batches: list[tuple[ScheduledRow, ...]] = field(default_factory=list)
 
-    def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
+    def run(self, batch: StepBatch) -> tuple[RowResult, ...]:
         self.batches.append(batch.rows)
         num_tokens = sum(len(row.token_ids) for row in batch.rows)
         self.clock.sleep(self.step_time.predict(num_tokens, sum(row.start for row in batch.rows)))
@@ -48,7 +50,9 @@ class ScriptedRunner:
             raise error
         return tuple(self._sample(row) for row in batch.rows)
 
-    def _sample(self, row: ScheduledRow) -> RowOutput | None:
+    def _sample(self, row: ScheduledRow) -> RowResult:
+        if row.request_id in self.failed:
+            return self.failed[row.request_id]
         end = row.start + len(row.token_ids)
         for table, window in zip(row.block_tables, self.kv_windows, strict=True):
             first_seen = 0 if window is None else max(0, row.start - window + 1)
@@ -88,6 +92,7 @@ def request_of(
     *,
     stop_token_ids: frozenset[int] = frozenset({EOS}),
     terms: Terms = DEFAULT_TERMS,
+    constraint: TokenConstraint | None = None,
     **sampling: object,
 ) -> Request:
     return new_request(
@@ -96,6 +101,7 @@ def request_of(
         SamplingParams(max_tokens, stop_token_ids=stop_token_ids, **sampling),
         arrival_seconds=0.0,
         terms=terms,
+        constraint=constraint,
     )
 
 

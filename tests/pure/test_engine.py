@@ -3,7 +3,7 @@
 import pytest
 
 from scripted_engine import EOS, ScriptedRunner, collect, engine_of, request_of, run_until_idle
-from tidegate_engine.errors import EngineFailed
+from tidegate_engine.errors import EngineFailed, GrammarFailed, NoToken
 from tidegate_engine.request import FinishReason
 from tidegate_engine.runner import ScheduledRow
 from tidegate_engine.scheduling.step_fit import StepTime
@@ -74,6 +74,80 @@ def test_only_the_guilty_request_of_a_failing_step_fails():
     assert {(len(tokens), reason) for tokens, reason in answers.values()} == {(4, FinishReason.LENGTH)}
     assert (engine.counters.errors, engine.counters.completions) == (1, 7)
     assert len(runner.batches) <= 1 + 2 * 3 + 3, "halving finds it, without trying every row"
+
+
+def test_a_row_that_the_runner_says_is_guilty_fails_alone_and_nothing_is_computed_again():
+    runner = ScriptedRunner(1000, failed={"r3": NoToken("its logits are not numbers")})
+    engine = engine_of(runner)
+    for i in range(8):
+        engine.queue.add(request_of(f"r{i}", 10, 4))
+    answers = run_until_idle(engine)
+    assert answers.pop("r3") == ([], FinishReason.ERROR)
+    assert {(len(tokens), reason) for tokens, reason in answers.values()} == {(4, FinishReason.LENGTH)}
+    assert len(runner.batches) == 4
+
+
+def test_a_runner_that_has_no_token_for_anybody_fails_the_engine():
+    names = ["a", "b", "probe"]
+    engine = engine_of(ScriptedRunner(100, failed={name: NoToken("its logits are not numbers") for name in names}))
+    for name in names[:2]:
+        engine.queue.add(request_of(name, 20, 4))
+    with pytest.raises(EngineFailed, match="probe"):
+        engine.step()
+
+
+class Letters:
+    """A constraint of tokens in a given order, complete after the last; fails where it is told to."""
+
+    def __init__(self, *token_ids: int, fails_at: int | None = None) -> None:
+        self.taken: list[int] = []
+        self._token_ids = token_ids
+        self._fails_at = fails_at
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.taken) == len(self._token_ids)
+
+    def mask(self) -> bytes:
+        return (1 << self._token_ids[len(self.taken)]).to_bytes(16, "little")
+
+    def copy(self) -> "Letters":
+        return Letters(*self._token_ids)
+
+    def advance(self, token_id: int) -> None:
+        if len(self.taken) == self._fails_at:
+            raise GrammarFailed("too costly")
+        self.taken.append(token_id)
+
+
+def test_a_complete_grammar_stops_its_request_and_its_last_token_is_text():
+    engine = engine_of(ScriptedRunner(100, script={"a": (5, 6, 7, 8)}))
+    constraint = Letters(5, 6, 7)
+    engine.queue.add(request_of("a", 20, 9, constraint=constraint))
+    chunks = [output.chunk for _ in range(3) for output in engine.step()]
+    assert [(chunk.token_ids, chunk.finish_reason, chunk.is_all_text) for chunk in chunks] == [
+        ((5,), None, False),
+        ((6,), None, False),
+        ((7,), FinishReason.STOP, True),
+    ]
+    assert constraint.taken == [5, 6, 7]
+    assert engine.counters.completions == 1
+
+
+def test_a_grammar_does_not_see_the_token_that_ends_the_answer():
+    engine = engine_of(ScriptedRunner(100, script={"a": (5, EOS)}))
+    constraint = Letters(5, 6)
+    engine.queue.add(request_of("a", 20, 9, constraint=constraint))
+    assert run_until_idle(engine)["a"] == ([5, EOS], FinishReason.STOP)
+    assert constraint.taken == [5]
+
+
+def test_a_grammar_that_fails_in_a_step_fails_its_request_alone():
+    engine = engine_of(ScriptedRunner(100, script={"a": (5, 6, 7), "b": (5, 6, 7)}))
+    engine.queue.add(request_of("a", 20, 3, constraint=Letters(5, 6, 7, 8, fails_at=1)))
+    engine.queue.add(request_of("b", 20, 3))
+    answers = run_until_idle(engine)
+    assert answers == {"a": ([5], FinishReason.ERROR), "b": ([5, 6, 7], FinishReason.LENGTH)}
 
 
 def test_two_guilty_requests_of_a_large_batch_are_both_found():

@@ -120,6 +120,22 @@ def test_a_slow_reader_blocks_nobody_and_finds_its_tokens_in_one_chunk():
     asyncio.run(scenario())
 
 
+def test_a_slow_reader_finds_the_log_probabilities_of_all_its_tokens():
+    async def scenario():
+        loop = loop_of()
+        loop.start()
+        sampling = SamplingParams(30, num_logprobs=2, num_prompt_logprobs=1)
+        slow = loop.submit("slow", [1] * 40, sampling)
+        await eventually_async(lambda: loop.is_idle)
+        (chunk,) = [chunk async for chunk in slow]
+        assert [entry.token_id for entry in chunk.logprobs] == list(chunk.token_ids)
+        assert {len(entry.top) for entry in chunk.logprobs} == {2}
+        assert (len(chunk.prompt_logprobs), chunk.prompt_logprobs[0]) == (40, None)
+        await loop.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_cancelled_stream_ends_and_its_blocks_are_free_within_two_steps():
     async def scenario():
         runner = GatedRunner()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from tidegate_engine.errors import BadGrammar
-from tidegate_engine.grammar.matcher import GrammarMatcher, first_line
+from tidegate_engine.grammar.matcher import GrammarMatcher, error_of
 from tidegate_engine.grammar.spec import GrammarSpec, library_grammar
 from tidegate_engine.text.vocabulary import TokenVocabulary
 
@@ -63,7 +63,7 @@ class GrammarCompiler:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    reason = first_line(matcher)
+    reason = error_of(matcher)
     return "no text matches it" if reason.startswith("NoExtension") else reason
 
 

@@ -33,10 +33,10 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarFailed(f"the answer's grammar cannot be followed further: {first_line(self._matcher)}")
+            raise GrammarFailed(f"the answer's grammar cannot be followed further: {error_of(self._matcher)}")
 
 
-def first_line(matcher: LLMatcher) -> str:
-    """What is wrong, without the dump of the parser's state that follows in some messages."""
+def error_of(matcher: LLMatcher) -> str:
+    """What is wrong, without the dump of the library's own state that may follow."""
     message: str = matcher.get_error()
-    return message.partition("\n<state>")[0].strip()
+    return message.partition("\n<")[0].strip()

@@ -130,7 +130,7 @@ class EngineLaunch(BaseModel):
     )
     max_queue: int = Field(default=64, ge=0, description="most requests waiting; more are refused with 503")
     max_queue_tokens: int | None = Field(
-        default=None, ge=1, description="most prompt and answer tokens waiting; absent: no bound of their own"
+        default=None, ge=1, description="most prompt tokens waiting; absent: no bound of their own"
     )
     max_wait_seconds: float = Field(default=30.0, gt=0, description="longest predicted wait that is accepted")
     prompt_tokens: int = Field(default=900, ge=1, description="p90 prompt length, for slots and predictions")

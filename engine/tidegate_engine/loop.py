@@ -51,6 +51,7 @@ class LoopSettings:
 
     max_queue: int = 64
     max_wait_seconds: float = 30.0
+    max_queue_tokens: int | None = None
     prompt_tokens: int = 900
     output_tokens: int = 300
     itl_seconds: float = 0.1
@@ -95,7 +96,7 @@ class EngineLoop:
         )
         self._door = Door(
             self._engine,
-            QueueLimits(settings.max_queue, settings.max_wait_seconds),
+            QueueLimits(settings.max_queue, settings.max_wait_seconds, settings.max_queue_tokens),
             clock=clock,
         )
         self._streams: dict[str, Stream] = {}
@@ -201,11 +202,17 @@ class EngineLoop:
             sizing=self._sizing,
         )
 
+    @property
     def num_reserved_blocks(self) -> int:
         """What running requests hold at most, each at its own end; shared prefixes are counted once for each."""
         block_size = self._engine.pool.block_size
         running = tuple(self._engine.scheduler.running)
         return sum(blocks_for(request.num_kv_tokens_at_end, block_size) for request in running)
+
+    @property
+    def num_cached_blocks(self) -> int:
+        """Blocks that nobody holds and that the prefix cache would find again."""
+        return self._engine.pool.num_cached
 
     def tenant_shares(self) -> Mapping[str, float]:
         """Each tenant's part of all tokens that those who wait or run ask for."""

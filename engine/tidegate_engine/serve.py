@@ -178,6 +178,7 @@ def loop_settings(launch: EngineLaunch) -> LoopSettings:
     return LoopSettings(
         max_queue=launch.max_queue,
         max_wait_seconds=launch.max_wait_seconds,
+        max_queue_tokens=launch.max_queue_tokens,
         prompt_tokens=launch.prompt_tokens,
         output_tokens=launch.output_tokens,
         itl_seconds=launch.itl_ms / 1000,

@@ -23,7 +23,7 @@ def create_app(front: Front, registry: CollectorRegistry, access: Access = OPEN_
     app.state.front = front
     app.include_router(router)
     app.add_route(METRICS_PATH, metrics_endpoint(registry))
-    document = openapi_document(front.model.names, needs_keys=access.keys is not None)
+    document = openapi_document(front.model.names, front.model.vocab_size, needs_keys=access.keys is not None)
     app.add_route(OPENAPI_PATH, lambda _: JSONResponse(document))
     app.add_middleware(Authentication, access=access)
     app.add_middleware(CloseWhileBusy, engine=front.engine)

@@ -23,6 +23,7 @@ class Snapshot(NamedTuple):
 
     load: LoadReport
     counters: Counters
+    num_cached_blocks: int
     num_reserved_blocks: int
     tenant_shares: Mapping[str, float]
     keys: KeySource | None
@@ -47,6 +48,8 @@ def _state(seen: Snapshot) -> Iterator[Family]:
     yield gauge(Metric.DRAINING, "1 while no new requests are taken.", load.draining)
     yield gauge(Metric.KV_BLOCKS_TOTAL, "KV blocks of the pool.", load.kv_blocks_total)
     yield gauge(Metric.KV_BLOCKS_USED, "KV blocks held by live requests.", load.kv_blocks_used)
+    help_text = "KV blocks that nobody holds and that a later prompt may find."
+    yield gauge(Metric.KV_BLOCKS_CACHED, help_text, seen.num_cached_blocks)
     help_text = "KV blocks that running requests hold at most, each counted at its own end."
     yield gauge(Metric.KV_BLOCKS_RESERVED, help_text, seen.num_reserved_blocks)
     help_text = "A tenant's part of all tokens asked for by requests that wait or run."

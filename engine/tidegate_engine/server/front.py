@@ -26,6 +26,11 @@ PING_SECONDS = 15.0
 class TokenStream(Protocol):
     """Tokens of one request. cancel() frees its KV and may be called at any time, any number of times."""
 
+    @property
+    def wait_seconds(self) -> float:
+        """What it was expected to wait when it was accepted."""
+        ...
+
     def __aiter__(self) -> AsyncIterator[TokenChunk]: ...
 
     def cancel(self) -> None: ...

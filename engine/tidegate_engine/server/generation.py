@@ -33,6 +33,7 @@ class Generation:
         except EngineError:
             self.cancel()
             raise
+        front.engine.counters.requests.num_choices.observe(num_each)
 
     def cancel(self) -> None:
         for choice in self._choices:
@@ -41,6 +42,11 @@ class Generation:
     @property
     def num_choices(self) -> int:
         return len(self._choices)
+
+    @property
+    def wait_seconds(self) -> float:
+        """What the last of its choices was expected to wait."""
+        return max(choice.stream.wait_seconds for choice in self._choices)
 
     def usage(self) -> Usage:
         first_of_prompts = self._choices[:: self._num_each]

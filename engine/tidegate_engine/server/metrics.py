@@ -34,6 +34,10 @@ class CountingEngine(Protocol):
 
     def load(self) -> LoadReport: ...
 
+    @property
+    def num_cached_blocks(self) -> int: ...
+
+    @property
     def num_reserved_blocks(self) -> int: ...
 
     def tenant_shares(self) -> Mapping[str, float]: ...
@@ -51,7 +55,14 @@ class EngineCollector(Collector):
     def collect(self) -> Iterator[Family]:
         engine = self._engine
         load = engine.load()
-        seen = Snapshot(load, engine.counters, engine.num_reserved_blocks(), engine.tenant_shares(), self._keys)
+        seen = Snapshot(
+            load=load,
+            counters=engine.counters,
+            num_cached_blocks=engine.num_cached_blocks,
+            num_reserved_blocks=engine.num_reserved_blocks,
+            tenant_shares=engine.tenant_shares(),
+            keys=self._keys,
+        )
         for family in families(seen):
             yield _labelled(family, family.name, self._labels)
             if (alias := VLLM_ALIASES.get(family.name)) is not None:

@@ -28,6 +28,7 @@ from tidegate_engine.server.schemas.completion import CompletionRequest
 from tidegate_engine.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 
 OPENAPI_PATH = "/openapi.json"
+TOKEN_FIELDS = {"prompt", "tokens", "stop_token_ids"}
 Json = dict[str, Any]  # a part of the document
 
 UPLOAD_FAULTS = {400: "The body is at fault.", 408: "The body came too slowly.", 413: "The body is too large."}
@@ -78,20 +79,26 @@ OPERATIONS = (
 )  # fmt: skip
 
 
-def openapi_document(model_names: tuple[str, ...], *, needs_keys: bool) -> Json:
-    """What this process serves: the names of its model are the only ones a body may give."""
-    models = {model for operation in OPERATIONS for model in (operation.body, operation.answer) if model}
-    wanted = [(model, "validation") for model in sorted({*models, ErrorAnswer}, key=lambda model: model.__name__)]
-    _, definitions = models_json_schema(wanted, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+def openapi_document(model_names: tuple[str, ...], vocab_size: int, *, needs_keys: bool) -> Json:
+    """What this process serves: only its model's names and tokens may be in a body."""
+    models = {ErrorAnswer, *(each.body for each in OPERATIONS), *(each.answer for each in OPERATIONS)} - {None}
+    wanted: list[tuple[type[BaseModel], Literal["validation"]]] = [(each, "validation") for each in models if each]
+    wanted.sort(key=lambda item: item[0].__name__)
+    _, definitions = models_json_schema(wanted, ref_template="#/components/schemas/{model}")
     schemas = definitions["$defs"]
     for schema in schemas.values():
         schema.pop("description", None)  # docstrings speak to readers of the code
-    for body in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest):
-        schemas[body.__name__]["properties"]["model"] = _served(schemas[body.__name__], model_names)
+    for body in filter(None, (each.body for each in OPERATIONS)):
+        fields = schemas[body.__name__]["properties"]
+        fields["model"] = _served(schemas[body.__name__], model_names)
+        for name in TOKEN_FIELDS & set(fields):
+            _bound_tokens(fields[name], vocab_size)
     document: Json = {
         "openapi": "3.1.0",
         "info": {"title": "Tidegate engine", "version": version("tidegate")},
-        "paths": {each.path: {each.method: _operation(each, needs_keys)} for each in OPERATIONS},
+        "paths": {
+            each.path: {each.method: _operation(each, model_names, needs_keys=needs_keys)} for each in OPERATIONS
+        },
         "components": {"schemas": schemas},
     }
     if needs_keys:
@@ -104,7 +111,17 @@ def _served(schema: Json, model_names: tuple[str, ...]) -> Json:
     return names if "model" in schema.get("required", ()) else {"anyOf": [names, {"type": "null"}], "default": None}
 
 
-def _operation(operation: Operation, needs_keys: bool) -> Json:
+def _bound_tokens(schema: Json, vocab_size: int) -> None:
+    """Wherever a field takes tokens or text: tokens of the vocabulary, and a text that is not empty."""
+    if schema.get("type") == "integer":
+        schema |= {"minimum": 0, "maximum": vocab_size - 1}
+    elif schema.get("type") == "string":
+        schema["minLength"] = 1
+    for inner in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *filter(None, [schema.get("items")])):
+        _bound_tokens(inner, vocab_size)
+
+
+def _operation(operation: Operation, model_names: tuple[str, ...], *, needs_keys: bool) -> Json:
     has_key = needs_keys and is_api(operation.path)
     faults = {**operation.faults, **(NO_KEY if has_key else {})}
     described: Json = {
@@ -115,8 +132,8 @@ def _operation(operation: Operation, needs_keys: bool) -> Json:
     if operation.body is not None:
         described["requestBody"] = {"required": True, "content": _json(operation.body)}
     if "{name}" in operation.path:
-        name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-        described["parameters"] = [name]
+        name = {"type": "string", "enum": list(model_names)}
+        described["parameters"] = [{"name": "name", "in": "path", "required": True, "schema": name}]
     if has_key:
         described["security"] = [{"apiKey": []}]
     return described

@@ -7,7 +7,7 @@ wrong raises ApiError or EngineError and becomes an answer in errors.py.
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -41,7 +41,7 @@ from tidegate_engine.server.schemas.completion import CompletionRequest
 from tidegate_engine.server.schemas.generation import GenerationRequest, StreamOptions
 from tidegate_engine.server.schemas.tokenize import DetokenizeRequest, TokenizeRequest
 from tidegate_engine.server.schemas.tools import Tool
-from tidegate_engine.server.sse import EventStream
+from tidegate_engine.server.sse import EventStream, wait_header
 from tidegate_engine.text.chat_template import ChatOptions
 
 T = TypeVar("T")
@@ -138,7 +138,8 @@ async def _answer(
         generation.cancel()
     write = partial(renderer.whole, choices, generation.usage())
     # Every token of a prompt may be in it: too much to write between two events of others.
-    return _json(await off_loop(front, write) if any(choice.prompt_tokens for choice in choices) else write())
+    document = await off_loop(front, write) if any(choice.prompt_tokens for choice in choices) else write()
+    return _json(document, wait_header(generation))
 
 
 def _terms(request: Request, body: GenerationRequest) -> Terms:
@@ -211,5 +212,5 @@ def _check_optional_name(front: Front, name: str | None) -> None:
         raise unknown_model(name, front.model.names)
 
 
-def _json(document: bytes) -> Response:
-    return Response(document, media_type="application/json")
+def _json(document: bytes, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(document, headers=headers, media_type="application/json")

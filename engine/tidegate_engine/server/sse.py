@@ -24,7 +24,7 @@ class EventStream(StreamingResponse):
     def __init__(self, generation: Generation, renderer: Renderer, options: StreamOptions) -> None:
         self._generation = generation
         self._events = events(generation, renderer, options)
-        headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        headers = {"cache-control": "no-cache", "x-accel-buffering": "no", **wait_header(generation)}
         super().__init__(self._events, headers=headers, media_type="text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,6 +36,11 @@ class EventStream(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         async with aclosing(self._events):  # a client that leaves while we send must not leave the generator open
             await super().stream_response(send)
+
+
+def wait_header(generation: Generation) -> dict[str, str]:
+    """Seconds that this request was expected to wait when it was accepted: a stream tells before it starts."""
+    return {"x-queue-eta": f"{generation.wait_seconds:.3f}"}
 
 
 async def events(generation: Generation, renderer: Renderer, options: StreamOptions) -> AsyncGenerator[bytes, None]:

@@ -122,7 +122,7 @@ class Queue(ApiModel):
     max_requests: int = Field(default=64, ge=0, le=100_000)
     """Most requests waiting."""
     max_tokens: int | None = Field(default=None, ge=1, le=1_000_000_000)
-    """Most tokens waiting, prompts and longest answers together. Absent: no bound of their own."""
+    """Most prompt tokens waiting. Absent: no bound of their own."""
     max_wait_seconds: int = Field(default=30, ge=1, le=3600)
     """Longest predicted wait that is accepted."""
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from scripted_engine import ScriptedRunner, VirtualClock, engine_of, request_of
+from tidegate_engine.counters import Refusal
 from tidegate_engine.engine import Engine
-from tidegate_engine.errors import QueueFull
+from tidegate_engine.errors import QueueFull, TenantOverShare
 from tidegate_engine.request import FinishReason, ServiceClass
 from tidegate_engine.scheduling.door import Door
 from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
@@ -99,6 +100,39 @@ def test_a_wait_beyond_the_limit_is_refused_until_it_has_shrunk_to_it():
     with pytest.raises(QueueFull, match=r"the predicted wait is 42\.0 s, the limit is 30 s") as refusal:
         check_may_wait(QueueLimits(64, 30.0), [1.5, 2.5], wait_seconds=42.0)
     assert refusal.value.retry_after_seconds == pytest.approx(12.0)
+
+
+def test_a_queue_full_of_tokens_says_when_enough_of_them_have_left():
+    limits = QueueLimits(64, 60.0, max_prompt_tokens=1000)
+    waits, tokens = [1.0, 2.0, 3.0], [300, 400, 200]
+    check_may_wait(limits, waits, 4.0, waiting_tokens=tokens, num_prompt_tokens=100)
+    said = "900 prompt tokens are waiting and 600 would join them, the limit is 1000"
+    with pytest.raises(QueueFull, match=said) as refusal:
+        check_may_wait(limits, waits, 4.0, waiting_tokens=tokens, num_prompt_tokens=600)
+    assert (refusal.value.retry_after_seconds, refusal.value.refusal) == (2.0, Refusal.QUEUE_TOKENS)
+
+
+def test_a_prompt_longer_than_the_queue_waits_once_nobody_else_does():
+    limits = QueueLimits(64, 60.0, max_prompt_tokens=1000)
+    check_may_wait(limits, [], 4.0, waiting_tokens=[], num_prompt_tokens=5000)
+    with pytest.raises(QueueFull) as refusal:
+        check_may_wait(limits, [1.0, 2.0], 4.0, waiting_tokens=[10, 10], num_prompt_tokens=5000)
+    assert refusal.value.retry_after_seconds == 2.0
+
+
+def test_of_several_reasons_the_one_that_lasts_longest_sets_the_retry():
+    limits = QueueLimits(2, 10.0, max_prompt_tokens=1000)
+    with pytest.raises(QueueFull) as refusal:
+        check_may_wait(limits, [1.0, 30.0], 40.0, waiting_tokens=[500, 500], num_prompt_tokens=800)
+    assert refusal.value.retry_after_seconds == 30.0
+
+
+def test_only_a_tenant_over_its_share_is_told_that_it_is():
+    limits = QueueLimits(1, 60.0)
+    with pytest.raises(TenantOverShare, match="more than its share") as refusal:
+        check_may_wait(limits, [2.0], 4.0, is_over_share=True)
+    assert refusal.value.retry_after_seconds == 2.0
+    check_may_wait(limits, [], 4.0, is_over_share=True)
 
 
 def test_a_burst_that_fits_is_let_in_whatever_the_queue_may_hold():

@@ -46,6 +46,10 @@ class TenantLedger:
         self._live_tokens = 0
         self._last_virtual_tokens = 0  # of the tenant that became idle last
 
+    @property
+    def num_remembered(self) -> int:
+        return len(self._active) + len(self._idle)
+
     def enter(self, tenant: str, num_tokens: int) -> TenantAccount:
         """A request of so many tokens, prompt and answer, begins to count."""
         account = self._active.get(tenant) or self._activate(tenant)

@@ -115,21 +115,19 @@ def check_may_wait(
     """
     if wait_seconds <= 0.0 and not waits_seconds:
         return
-    reason = _full_of_requests(limits, waits_seconds, wait_seconds) or _full_of_tokens(
-        limits, waits_seconds, waiting_tokens, num_prompt_tokens
+    reasons = (
+        _full_of_requests(limits, waits_seconds, wait_seconds),
+        _full_of_tokens(limits, waits_seconds, waiting_tokens, num_prompt_tokens),
+        _too_long_a_wait(limits, wait_seconds),
     )
-    retry_after = max(reason.retry_after_seconds if reason else 0.0, wait_seconds - limits.max_wait_seconds)
-    if retry_after <= 0.0 and reason is None:
+    full = [reason for reason in reasons if reason]
+    if not full:
         return
-    said = reason or _Full(
-        f"the predicted wait is {wait_seconds:.1f} s, the limit is {limits.max_wait_seconds:g} s",
-        retry_after,
-        Refusal.QUEUE_WAIT,
-    )
-    message = f"{said.message}: retry in {retry_after:.1f} s"
+    retry_after = max(reason.retry_after_seconds for reason in full)
+    message = f"{full[0].message}: retry in {retry_after:.1f} s"
     if is_over_share:
-        raise TenantOverShare(f"{message}; your key asks for more than its share", retry_after_seconds=retry_after)
-    raise QueueFull(message, retry_after_seconds=retry_after, refusal=said.refusal)
+        raise TenantOverShare(f"{message}; this key asks for more than its share", retry_after_seconds=retry_after)
+    raise QueueFull(message, retry_after_seconds=retry_after, refusal=full[0].refusal)
 
 
 class _Full(NamedTuple):
@@ -147,6 +145,13 @@ def _full_of_requests(limits: QueueLimits, waits_seconds: Sequence[float], wait_
         (*waits_seconds, wait_seconds)[num_waiting - limits.max_requests],
         Refusal.QUEUE_REQUESTS,
     )
+
+
+def _too_long_a_wait(limits: QueueLimits, wait_seconds: float) -> _Full | None:
+    if wait_seconds <= limits.max_wait_seconds:
+        return None
+    message = f"the predicted wait is {wait_seconds:.1f} s, the limit is {limits.max_wait_seconds:g} s"
+    return _Full(message, wait_seconds - limits.max_wait_seconds, Refusal.QUEUE_WAIT)
 
 
 def _full_of_tokens(

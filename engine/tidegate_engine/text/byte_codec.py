@@ -48,8 +48,8 @@ class ByteCodec:
         return bytes(token_id % 256 for token_id in token_ids).decode("utf-8", "replace")
 
     def vocabulary(self) -> TokenVocabulary:
-        """As what a grammar of printable text needs them: the bytes that decode to themselves."""
-        tokens = [_CHARACTERS[byte].encode() if _CHARACTERS[byte] == chr(byte) else b"" for byte in range(256)]
+        """As what a grammar needs them: each its byte, also those that decode to a letter instead."""
+        tokens = [bytes([byte]) for byte in range(256)]
         encode = partial(self.encode, add_special_tokens=False)
         return TokenVocabulary(tokens, self.eos_token_ids, self.eos_token_ids, encode)
 

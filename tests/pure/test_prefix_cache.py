@@ -288,3 +288,12 @@ def test_a_forecast_counts_cached_tokens_as_computed():
     waiting.token_ids[:] = PROMPT
     engine.pool.look_up(waiting)
     assert waiting.num_hit_tokens == 96
+
+
+def test_a_new_engine_has_nothing_cached():
+    for _ in range(2):
+        engine = engine_of(cached(), has_prefix_cache=True)
+        engine.queue.add(chat("first", PROMPT))
+        assert engine.step()[0].chunk.num_cached_tokens == 0
+        run_until_idle(engine)
+        assert engine.pool.num_indexed == 6

@@ -72,7 +72,7 @@ class WidenedInt8Linear:
 
 def largest_of_rows(x: torch.Tensor) -> torch.Tensor:
     """[rows, 1]; never zero."""
-    return torch.linalg.vector_norm(x, float("inf"), -1, keepdim=True).add_(TINY)
+    return x.abs().amax(-1, keepdim=True).add_(TINY)
 
 
 def weight_scales(rows: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ def weight_scales(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _scales(rows: torch.Tensor) -> torch.Tensor:
-    pairs = F.pad(rows, (0, rows.shape[1] % 2)).unflatten(1, (-1, 2))
+    pairs = F.pad(rows, (0, rows.shape[1] % 2)).reshape(rows.shape[0], -1, 2)
     positive, negative = (pairs.clamp(min=0).sum(-1).amax(1), pairs.clamp(max=0).sum(-1).amin(1))
     single, pair = rows.abs().amax(1), torch.maximum(positive, -negative)
     return torch.maximum(single / MOST, pair / MOST_OF_PAIR).add_(TINY)

@@ -111,4 +111,5 @@ class FixedRowsLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         num_missing = -x.shape[0] % self._num_rows
         full = F.pad(x, (0, 0, 0, num_missing)) if num_missing else x.contiguous()
-        return torch.cat([self._layer(rows) for rows in full.split(self._num_rows)])[: x.shape[0]]
+        starts = range(0, full.shape[0], self._num_rows)
+        return torch.cat([self._layer(full[start : start + self._num_rows]) for start in starts])[: x.shape[0]]

@@ -137,9 +137,10 @@ async def running_app(
     answer: str | None = None,
     answers: AnswerFormat = PLAIN_ANSWERS,
     max_backlog: int = 128,
+    context: int = CONTEXT,
 ) -> AsyncIterator[ServedApp]:
     counters = Counters()
-    num_blocks = 8 * CONTEXT // BLOCK_SIZE
+    num_blocks = 8 * context // BLOCK_SIZE
     step_time = StepTime(step_seconds, 0, 0)
     settings = SimSettings(num_blocks=num_blocks, answer_tokens=answer_tokens, step_time=step_time)
     gate = Gate(
@@ -148,12 +149,12 @@ async def running_app(
     grammars = GrammarCompiler((codec or ByteCodec()).vocabulary)
     engine = EngineLoop(
         runner=gate,
-        sizing=sizing(gate, slots),
+        sizing=sizing(gate, slots, context),
         settings=LoopSettings(max_queue=max_queue, prompt_tokens=usual_tokens // 2, output_tokens=usual_tokens // 2),
         counters=counters,
     )
     engine.start()
-    model = ServedModel((MODEL, "alias/of-it"), CONTEXT, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
+    model = ServedModel((MODEL, "alias/of-it"), context, gate.vocab_size, 16, 1, runner="sim", is_simulation=True)
     with ThreadPoolExecutor(1) as executor:
         if answer is not None and codec is None:
             codec = TextCodecOfBytes()
@@ -177,9 +178,9 @@ async def running_app(
         grammars.close()
 
 
-def sizing(runner: Gate, slots: int) -> EngineSizing:
+def sizing(runner: Gate, slots: int, context: int) -> EngineSizing:
     return EngineSizing(
-        context=CONTEXT,
+        context=context,
         slots=slots,
         kv_blocks_total=runner.num_blocks,
         block_size=runner.block_size,

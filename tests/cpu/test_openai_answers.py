@@ -346,6 +346,19 @@ async def test_prompt_logprobs_are_vllms():
     assert len(chat.prompt_logprobs) == len("1 messages")
 
 
+async def test_choices_of_one_prompt_share_its_logprobs():
+    async with running_app(answer="c") as served:
+        answer = await complete(served, prompt=["ab", "xyz"], n=2, echo=True, logprobs=0)
+    assert [choice.logprobs.tokens for choice in answer.choices] == [list("abc")] * 2 + [list("xyzc")] * 2
+
+
+async def test_more_prompt_logprobs_than_memory_should_hold_are_refused():
+    async with running_app(context=2**13) as served:
+        with pytest.raises(openai.BadRequestError, match="ask for fewer") as refused:
+            await complete(served, prompt=[1] * 7000, max_tokens=1, extra_body={"prompt_logprobs": 20})
+    assert refused.value.param == "prompt_logprobs"
+
+
 TOKENS = st.lists(st.sampled_from(list("ab<é🌊".encode())), max_size=24)
 
 

@@ -7,6 +7,7 @@ that a client that leaves frees its KV.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from tidegate_engine.errors import EngineError
 from tidegate_engine.request import FinishReason, TokenChunk
@@ -83,7 +84,11 @@ class Generation:
         async for item in self.pieces():
             if item is not None:
                 pieces[item[0]].append(item[1])
-        return [whole_choice(choice, its) for choice, its in zip(self._choices, pieces, strict=True)]
+        wholes = [whole_choice(choice, its) for choice, its in zip(self._choices, pieces, strict=True)]
+        return [
+            replace(whole, prompt_tokens=wholes[index - index % self._num_each].prompt_tokens)
+            for index, whole in enumerate(wholes)
+        ]
 
 
 async def _merged(

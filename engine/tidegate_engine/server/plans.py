@@ -17,6 +17,8 @@ from tidegate_engine.server.schemas.completion import CompletionRequest
 from tidegate_engine.server.schemas.generation import GenerationRequest
 from tidegate_engine.server.stream import Stopping
 
+MAX_PROMPT_ENTRIES = 2**17  # log probabilities of one prompt: some tens of megabytes in memory and in the answer
+
 
 async def chat_plans(front: Front, body: ChatRequest, prompt: EncodedPrompt, terms: Terms) -> list[ChoicePlan]:
     """One a choice. Raises ApiError (400)."""
@@ -72,15 +74,23 @@ def truncated(front: Front, body: GenerationRequest, prompt: EncodedPrompt) -> E
 
 def _plan(front: Front, body: GenerationRequest, prompt: list[int], terms: Terms) -> ChoicePlan:
     sampling = sampling_of(front, body, len(prompt))
+    if (num_wanted := sampling.num_prompt_logprobs) is not None and len(prompt) * (1 + num_wanted) > MAX_PROMPT_ENTRIES:
+        raise bad_request(
+            f"{len(prompt)} prompt tokens with {num_wanted} others each are more log probabilities than the "
+            f"{MAX_PROMPT_ENTRIES} of one prompt; ask for fewer",
+            param="logprobs" if body.prompt_logprobs is None else "prompt_logprobs",
+        )
     stopping = Stopping(body.stop_strings, bool(body.include_stop_str_in_output), sampling.min_tokens)
     return ChoicePlan(prompt, sampling, terms, stopping)
 
 
 def _choices(plan: ChoicePlan, body: GenerationRequest, constraint: TokenConstraint | None) -> list[ChoicePlan]:
-    """Each with a seed, a constraint and, for the first, the prompt's logprobs of its own."""
+    """Each with a seed and a constraint of its own."""
     plans = []
     for number in range(body.num_choices):
         sampling = replace(plan.sampling, seed=seed_of(body.seed, number))
+        if number > 0:  # choices of one prompt share what is said about it
+            sampling = replace(sampling, num_prompt_logprobs=None)
         own = constraint if constraint is None or number == 0 else constraint.copy()
         plans.append(replace(plan, sampling=sampling, constraint=own))
     return plans

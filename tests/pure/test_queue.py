@@ -9,7 +9,7 @@ from scripted_engine import ScriptedRunner, VirtualClock, engine_of, request_of
 from tidegate_engine.counters import Refusal
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull, TenantOverShare
-from tidegate_engine.request import FinishReason, ServiceClass
+from tidegate_engine.request import FinishReason, ServiceClass, Terms
 from tidegate_engine.scheduling.door import Door
 from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
 from tidegate_engine.scheduling.step_fit import StepTime
@@ -133,6 +133,21 @@ def test_only_a_tenant_over_its_share_is_told_that_it_is():
         check_may_wait(limits, [2.0], 4.0, is_over_share=True)
     assert refusal.value.retry_after_seconds == 2.0
     check_may_wait(limits, [], 4.0, is_over_share=True)
+
+
+def test_a_tenant_that_fills_the_queue_cannot_lock_another_one_out():
+    site = Site.of(slots=1, max_requests=8)
+    site.door.enter(request_of("running", 20, 200))
+    site.step()
+    loud, quiet = Terms(tenant="loud"), Terms(tenant="quiet")
+    for i in range(8):
+        site.door.enter(request_of(f"loud-{i}", 20, 200, terms=loud))
+    with pytest.raises(TenantOverShare):
+        site.door.enter(request_of("loud-again", 20, 200, terms=loud))
+    for i in range(2):
+        site.door.enter(request_of(f"quiet-{i}", 20, 200, terms=quiet))
+    with pytest.raises(QueueFull, match="10 requests are waiting, the limit is 10"):
+        site.door.enter(request_of("quiet-again", 20, 200, terms=quiet))
 
 
 def test_a_burst_that_fits_is_let_in_whatever_the_queue_may_hold():

@@ -49,6 +49,7 @@ class Door:
             waiting_tokens=[wait.num_prompt_tokens for wait in waits],
             num_prompt_tokens=request.num_prompt_tokens,
             is_over_share=queue.is_over_share(request.terms.tenant),
+            is_under_share=queue.is_under_share(request.terms.tenant),
         )
         outlook.let_in(request, demand, after)
         if self._next:

@@ -74,6 +74,13 @@ class TenantLedger:
         account = self._active.get(tenant)
         return account is not None and account.live_tokens * len(self._active) > self._live_tokens
 
+    def is_under_share(self, tenant: str) -> bool:
+        """Whether it asks for less than an equal part of what others ask for too."""
+        account = self._active.get(tenant)
+        if account is None:
+            return bool(self._active)
+        return account.live_tokens * len(self._active) < self._live_tokens
+
     def shares(self) -> tuple[TenantShare, ...]:
         whole = max(1, self._live_tokens)
         return tuple(

@@ -6,14 +6,16 @@ emptied by the engine's: the only structure they share, hence the lock. Who is q
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
 
 from tidegate_engine.counters import Refusal
 from tidegate_engine.errors import QueueFull, TenantOverShare
 from tidegate_engine.request import Request, ServiceClass
 from tidegate_engine.scheduling.fairness import TenantLedger, TenantShare
 from tidegate_engine.scheduling.line import Line
+
+RESERVE_SHARE = 4  # a queue is longer by this part of it for tenants that ask for less than their share
 
 
 class RequestQueue:
@@ -79,6 +81,10 @@ class RequestQueue:
         with self._lock:
             return self._tenants.is_over_share(tenant)
 
+    def is_under_share(self, tenant: str) -> bool:
+        with self._lock:
+            return self._tenants.is_under_share(tenant)
+
     def tenant_shares(self) -> tuple[TenantShare, ...]:
         with self._lock:
             return self._tenants.shares()
@@ -97,6 +103,14 @@ class QueueLimits:
     max_wait_seconds: float
     max_prompt_tokens: int | None = None
 
+    def with_reserve(self) -> Self:
+        tokens = self.max_prompt_tokens
+        return replace(
+            self,
+            max_requests=self.max_requests + -(-self.max_requests // RESERVE_SHARE),
+            max_prompt_tokens=None if tokens is None else tokens + -(-tokens // RESERVE_SHARE),
+        )
+
 
 def check_may_wait(
     limits: QueueLimits,
@@ -106,15 +120,19 @@ def check_may_wait(
     waiting_tokens: Sequence[int] = (),
     num_prompt_tokens: int = 0,
     is_over_share: bool = False,
+    is_under_share: bool = False,
 ) -> None:
     """Raises QueueFull with the moment at which the same request would be accepted if nobody else came.
 
     `waits_seconds` and `waiting_tokens`: predicted waits and prompt tokens of those queued that cannot start at once,
     in order; `wait_seconds` and `num_prompt_tokens`: of the new. One that starts at once is never refused, however many
-    arrive with it. TenantOverShare is raised instead where the new request's tenant asks for more than its share.
+    arrive with it. TenantOverShare is raised instead where the new request's tenant asks for more than its share; for
+    one that asks for less the queue is a quarter longer, so that others cannot lock it out by filling it.
     """
     if wait_seconds <= 0.0 and not waits_seconds:
         return
+    if is_under_share:
+        limits = limits.with_reserve()
     reasons = (
         _full_of_requests(limits, waits_seconds, wait_seconds),
         _full_of_tokens(limits, waits_seconds, waiting_tokens, num_prompt_tokens),

@@ -50,8 +50,9 @@ def sample(logits: torch.Tensor, draws: Sequence[Draw]) -> list[int]:
 
 def _largest(scores: torch.Tensor) -> list[int]:
     """Of NaN and another the larger is NaN, so the largest tells of all."""
-    largest, token_ids = scores.max(-1)
-    tokens: list[int] = torch.where(largest.isfinite(), token_ids, NO_TOKEN).tolist()
+    token_ids = scores.argmax(-1, keepdim=True)
+    largest = scores.gather(1, token_ids)
+    tokens: list[int] = torch.where(largest.isfinite(), token_ids, NO_TOKEN).squeeze(1).tolist()
     return tokens
 
 

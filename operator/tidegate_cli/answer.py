@@ -124,6 +124,8 @@ def _answer_rows(answer: Answer) -> list[_Row]:
         ("devices", f"{fit.tensor_parallel}", "a replica"),
         ("host memory", format_bytes(fit.resident_bytes), "private memory of the engine process"),
     ]
+    if fit.kv_fixed_bytes_per_sequence:
+        rows.insert(3, ("KV per sequence", format_bytes(fit.kv_fixed_bytes_per_sequence), "at most, in windows"))
     if fit.loading_bytes:
         rows.append(("loading", format_bytes(fit.loading_floor_bytes), "peak while weights are loaded"))
     return rows

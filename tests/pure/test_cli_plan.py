@@ -175,6 +175,15 @@ def test_the_table_shows_every_term_and_the_answer(model: str, capsys: pytest.Ca
     assert "what would help" in table
 
 
+def test_layers_with_a_window_are_shown_by_sequence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(36)]
+    folder = config_directory(tmp_path / "windows", layer_types=kinds, sliding_window=1024, use_sliding_window=True)
+    assert main(["plan", "--model", str(folder), "--gpu", "H100", "--context", "8192"]) == 0
+    table = capsys.readouterr().out
+    assert re.search(r"KV per token +24 KiB", table)
+    assert re.search(r"KV per sequence +121.9 MiB +at most, in windows", table)  # 30 layers, 65 blocks, 4 KiB a token
+
+
 def test_a_cpu_pool_is_planned_by_its_memory_limit(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, fit = planned(capsys, "--model", model, "--cpu-memory", "32Gi")
     assert code == 0

@@ -4,8 +4,9 @@ There are no phases. `num_computed_tokens` chases `num_tokens`; a request whose 
 prefilling, one that has sampled a token is decoding, and both are scheduled by the same rule.
 
     waiting --admitted--> prefilling --first token--> decoding --stop | length--> finished
-       |                      |                          |
-       +------- cancel -------+----- cancel, error ------+----------------------> finished
+     |  ^                     |                          |
+     |  +----- preempted -----+---- (spot requests) -----+
+     +-------- cancel --------+----- cancel, error ------+----------------------> finished
 """
 
 from collections.abc import Sequence

@@ -130,6 +130,22 @@ BAD = {
         "invalid_grammar",
         "",
     ),
+    "a schema without a name": (
+        CHAT,
+        chat(response_format={"type": "json_schema", "json_schema": {}}),
+        400,
+        "response_format.json_schema.name",
+        "missing_parameter",
+        "",
+    ),
+    "a form that there is not": (
+        CHAT,
+        chat(response_format={"type": "xml"}),
+        400,
+        "response_format.type",
+        "invalid_value",
+        "",
+    ),
     "a broken regex": (CHAT, chat(guided_regex="("), 400, "guided_regex", "invalid_grammar", ""),
     "a broken grammar": (
         COMPLETIONS,

@@ -49,16 +49,19 @@ class JsonSchemaFormat(Body):
     json_schema: JsonSchema
 
 
-def _format_type(value: object) -> str:
+_TAGS = {"json_object": "a JSON object", "json_schema": "a JSON schema"}  # no names of fields: they stand in paths
+
+
+def _format_tag(value: object) -> str:
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return kind if kind in {"json_object", "json_schema"} else "text"
+    return _TAGS.get(kind, "plain text") if isinstance(kind, str) else "plain text"
 
 
 ResponseFormat = Annotated[
-    Annotated[TextFormat, Tag("text")]
-    | Annotated[JsonObjectFormat, Tag("json_object")]
-    | Annotated[JsonSchemaFormat, Tag("json_schema")],
-    Discriminator(_format_type),
+    Annotated[TextFormat, Tag("plain text")]
+    | Annotated[JsonObjectFormat, Tag("a JSON object")]
+    | Annotated[JsonSchemaFormat, Tag("a JSON schema")],
+    Discriminator(_format_tag),
 ]
 
 

@@ -32,7 +32,12 @@ class MixedWorkload:
         self.num_blocks = rng.randint(6, 40) * len(self.windows)
         self.runner = self.new_runner()
         self.max_step_tokens = rng.choice([48, 80, 400])
-        self.engine = engine_of(self.runner, slots=rng.randint(1, 10), max_step_tokens=self.max_step_tokens)
+        self.engine = engine_of(
+            self.runner,
+            slots=rng.randint(1, 10),
+            max_step_tokens=self.max_step_tokens,
+            has_prefix_cache=rng.random() < 0.5,
+        )
         self.requests: dict[str, Request] = {}
         self.cancelled: set[str] = set()
         self.answers: dict = {}
@@ -66,7 +71,8 @@ class MixedWorkload:
         collect(self.answers, outputs)
         pool = self.engine.pool
         pool.check(self.engine.scheduler.running)
-        assert pool.num_free + pool.num_used == pool.num_blocks
+        assert pool.num_used <= pool.num_blocks
+        assert pool.num_cached <= pool.num_free == pool.num_blocks - pool.num_used
         assert not any(request.num_preemptions and not request.is_spot for request in self.requests.values())
 
     def run(self) -> None:

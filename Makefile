@@ -34,6 +34,11 @@ test: check machine ## everything a change must pass (root)
 test-fast: check machine ## the same without e2e
 	$(PYTEST) tests $(PARALLEL)
 
+MINUTES := 30
+.PHONY: soak
+soak: install ## mixed load on a checked engine (MINUTES=30): nothing accepted is lost, memory is flat
+	PYTHONPATH=engine:tests $(PYTHON) -m soak.run --minutes $(MINUTES)
+
 .PHONY: check
 check: install ## format, lint, types, import contracts, generated files
 	.venv/bin/ruff format --check .

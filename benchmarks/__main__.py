@@ -1,4 +1,7 @@
-"""`make bench`: every benchmark in turn. Figures are ratios measured in one run, so that machines compare."""
+"""`python -m benchmarks [NAME [OPTION ...]]`; without a name, and by `make bench`, every benchmark in turn.
+
+Figures are ratios measured in one run, so that machines compare, or virtual time, which is the same everywhere.
+"""
 
 import os
 import subprocess
@@ -6,8 +9,11 @@ import sys
 
 from tidegate_engine.process.container import share_cores
 
+NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear")
+
 environment = dict(os.environ)
 share_cores(environment)  # threads wait as the engine's do; torch reads this when it is imported
-for name in ("scheduler", "linear"):
-    print(f"\n== {name}", flush=True)
-    subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], env=environment, check=True)
+name, options = (sys.argv[1:2], sys.argv[2:])
+for each in name or NAMES:
+    print(f"\n== {each}", flush=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{each}", *options], env=environment, check=True)

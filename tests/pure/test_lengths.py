@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_engine.scheduling.lengths import OutputLengths
+from tidegate_engine.scheduling.lengths import OutputLengths, Progress
 
 NO_LIMIT = 100_000
 
@@ -72,6 +72,14 @@ def test_a_curve_once_taken_does_not_change():
         known.observe(500, 900, is_cut_off=False)
     assert curve.quantile(0.5, 0, NO_LIMIT) == before
     assert known.curve(500).quantile(0.5, 0, NO_LIMIT) > before
+
+
+def test_answers_under_way_do_not_make_the_others_look_short():
+    known = learned([50] * 10)
+    running = [Progress(500, 300)] * 30
+    alone = known.curve(500).quantile(0.5, 0, NO_LIMIT)
+    assert known.and_running(running).curve(500).quantile(0.5, 0, NO_LIMIT) > 290
+    assert known.curve(500).quantile(0.5, 0, NO_LIMIT) == alone < 60, "and are not counted for good"
 
 
 def test_a_request_that_sampled_nothing_teaches_nothing():

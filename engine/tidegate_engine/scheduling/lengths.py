@@ -9,13 +9,15 @@ about them, and lean on the curve of all where not: in real traffic the prompt's
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple, Self
 
 FORGETTING = 0.997  # the weight of an end halves after about 230 later ones of its kind
 PRIOR_ENDS = 4.0  # so many answers of the usual length are believed in before any was seen
-PARENT_ENDS = 8.0  # a curve with so many ends weighs as much as the curve it leans on
+PARENT_ENDS = 3.0  # a curve with so many ends weighs as much as the curve it leans on
 LONGEST = 1 << 21
 GROWTH = 1.12  # width of a bucket of lengths: what is known is known to about a tenth
 MOST_HAZARD = 0.999
@@ -30,7 +32,8 @@ def _edges() -> tuple[int, ...]:
 
 EDGES = _edges()  # bucket b holds lengths above EDGES[b], up to EDGES[b + 1]
 NUM_BUCKETS = len(EDGES) - 1
-NUM_PROMPT_CLASSES = 24  # by powers of two
+CLASSES_AN_OCTAVE = 3  # prompts of a class differ in length by a quarter
+NUM_PROMPT_CLASSES = 24 * CLASSES_AN_OCTAVE
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,11 @@ class _Ends:
             self._cut_off = [count / self._weight for count in self._cut_off]
             self._weight = 1.0
 
+    def copy(self) -> Self:
+        twin = copy(self)
+        twin._ended, twin._cut_off = self._ended.copy(), self._cut_off.copy()  # noqa: SLF001 - its own kind
+        return twin
+
     def curve(self, parent: LengthCurve) -> LengthCurve:
         curve = self._curve
         if curve is None or self._parent is not parent:
@@ -104,6 +112,13 @@ class _Ends:
             hazards[bucket] = (ended + leaned * parent[bucket]) / (at_risk + leaned)
             got_further += ended + cut_off
         return hazards
+
+
+class Progress(NamedTuple):
+    """How far an answer has come that has not ended."""
+
+    num_prompt_tokens: int
+    num_outputs: int
 
 
 class OutputLengths:
@@ -128,6 +143,14 @@ class OutputLengths:
         self._all.add(num_outputs, is_cut_off=is_cut_off)
         self._by_prompt[_prompt_class(num_prompt_tokens)].add(num_outputs, is_cut_off=is_cut_off)
 
+    def and_running(self, running: Iterable[Progress]) -> Self:
+        """A copy that knows of those under way too: where few have ended so far, these are the short ones."""
+        twin = copy(self)
+        twin._all, twin._by_prompt = self._all.copy(), [ends.copy() for ends in self._by_prompt]  # noqa: SLF001
+        for progress in running:
+            twin.observe(*progress, is_cut_off=True)
+        return twin
+
     def curve(self, num_prompt_tokens: int) -> LengthCurve:
         """Lengths of the answers to prompts about as long as this."""
         return self._by_prompt[_prompt_class(num_prompt_tokens)].curve(self._all.curve(self._beyond_usual))
@@ -138,4 +161,4 @@ def _bucket(num_outputs: int) -> int:
 
 
 def _prompt_class(num_prompt_tokens: int) -> int:
-    return min(num_prompt_tokens.bit_length(), NUM_PROMPT_CLASSES - 1)
+    return min(int(CLASSES_AN_OCTAVE * math.log2(max(1, num_prompt_tokens))), NUM_PROMPT_CLASSES - 1)

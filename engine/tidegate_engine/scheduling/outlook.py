@@ -13,6 +13,7 @@ from collections import deque
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import Request
 from tidegate_engine.scheduling.forecast import Demand, Forecast, Rules, Wait
+from tidegate_engine.scheduling.lengths import Progress
 from tidegate_engine.scheduling.spot import expected_claim
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
@@ -25,11 +26,12 @@ class Outlook:
     def __init__(self, engine: Engine, *, now: float, horizon_seconds: float) -> None:
         self.made_at = now
         self.num_ended = engine.scheduler.num_ended
-        self._engine = engine
         self._num_drawn = 0
         waiting = engine.queue.snapshot()  # first, so that a request admitted just now is seen twice, not missed
         running = {request.request_id: request for request in engine.scheduler.running}
         self._upcoming = deque(request for request in waiting if request.request_id not in running)
+        progress = [Progress(request.num_prompt_tokens, request.num_outputs) for request in running.values()]
+        self._lengths = engine.lengths.and_running(progress)
         self._hit_share = engine.counters.prefix_hit_tokens / max(1, engine.counters.prefix_queried_tokens)
         seen = (*running.values(), *self._upcoming)
         mean_tokens = sum(request.sampling.max_tokens for request in seen) // max(1, len(seen))
@@ -85,10 +87,10 @@ class Outlook:
         share = (0.5 + self._num_drawn * GOLDEN_RATIO) % 1.0
         max_tokens, is_spot = request.sampling.max_tokens, request.is_spot
         num_outputs = min(request.num_outputs, max_tokens - 1)
-        curve = self._engine.lengths.curve(request.num_prompt_tokens)
+        curve = self._lengths.curve(request.num_prompt_tokens)
         expected_left = curve.quantile(share, num_outputs, max_tokens) - num_outputs
         if is_spot:
-            claimed = expected_claim(request, self._engine.lengths).left
+            claimed = expected_claim(request, self._lengths).left
             max_tokens = min(max_tokens, num_outputs + max(claimed, expected_left))
         return Demand(
             num_missing_tokens=self._num_missing(request),

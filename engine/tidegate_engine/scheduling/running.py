@@ -81,13 +81,16 @@ class Running:
         blocks_each = -(-num_lacking // num_growing)
         return (blocks_each - 1) * self._kv.block_size + 1
 
-    def blocked(self, head: Request) -> tuple[BlockedHead, BlockedHead]:
-        """When everybody goes on to max_tokens, and when answers are as long as is likely."""
-        running = [request for request in self.all if not request.is_spot]
-        latest = [claim_of(request) for request in running]
-        likely = [expected_claim(request, self._lengths, LIKELY_SHARE) for request in running]
-        claim, num_blocks, kv = claim_of(head), self._num_blocks, self._kv
-        return BlockedHead.of(claim, latest, num_blocks, kv), BlockedHead.of(claim, likely, num_blocks, kv)
+    def blocked_at_most(self, head: Request) -> BlockedHead:
+        """If everybody goes on to max_tokens."""
+        claims = [claim_of(request) for request in self.all if not request.is_spot]
+        return BlockedHead.of(claim_of(head), claims, self._num_blocks, self._kv)
+
+    def blocked_as_likely(self, head: Request) -> BlockedHead:
+        """If answers are as long as is likely."""
+        running = (request for request in self.all if not request.is_spot)
+        claims = [expected_claim(request, self._lengths, LIKELY_SHARE) for request in running]
+        return BlockedHead.of(claim_of(head), claims, self._num_blocks, self._kv)
 
     def _claims(self, requests: Iterable[Request], *, with_spot: bool) -> list[Claim]:
         lengths = self._lengths

@@ -11,12 +11,13 @@ from typing import NamedTuple
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.request import FinishReason, Request, ServiceClass
-from tidegate_engine.runner import ScheduledRow, row_extras
+from tidegate_engine.runner import ScheduledRow
 from tidegate_engine.scheduling.blocks import BlockPool, blocks_for
 from tidegate_engine.scheduling.chunks import PromptShares
 from tidegate_engine.scheduling.fairness import OUTPUT_WEIGHT, TenantShare
 from tidegate_engine.scheduling.lengths import OutputLengths
 from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.rows import decode_rows, prefill_row
 from tidegate_engine.scheduling.running import Running, claim_of
 from tidegate_engine.scheduling.spot import next_victim
 
@@ -99,8 +100,8 @@ class Scheduler:
         if self._running.spot:
             chunks = self._make_room(chunks)
         requests = (*self._running.decoding.values(), *(request for request, _ in chunks))
-        rows = self._decode_rows()
-        rows += [self._prefill_row(request, num_tokens) for request, num_tokens in chunks]
+        rows = decode_rows(self._running.decoding.values(), self.pool)
+        rows += [prefill_row(request, num_tokens, self.pool) for request, num_tokens in chunks]
         return Step(
             tuple(rows),
             requests,
@@ -239,20 +240,16 @@ class Scheduler:
             return
         self._bypass_at_step = self._num_steps + BYPASS_EVERY_STEPS
         head, *behind = self.queue.first(ServiceClass.GUARANTEED, 1 + MAX_PASSERS_ASKED)
-        for request in behind:
-            self.pool.look_up(request)
         behind = [request for request in behind if not shares.is_partial(request)]
-        if not behind:
-            return
-        blocked = self._running.blocked(head)
+        for look in (self._running.blocked_at_most, self._running.blocked_as_likely):  # the second costs more
+            if behind:
+                blocked = look(head)
+                behind = [request for request in behind if not blocked.is_delayed_by(claim_of(request))]
         for request in behind:
-            is_harmless = not any(each.is_delayed_by(claim_of(request)) for each in blocked)
-            if is_harmless and self._lacking_blocks(request, is_partial=False) <= 0:
+            if self._running.fits_in_full(request) or self._lacking_blocks(request, is_partial=False) <= 0:
                 self.pool.reuse(request)
-                if not shares.is_partial(request):
-                    self._start(request, shares)
-                    return
-                self.pool.put_back(request)
+                self._start(request, shares)
+                return
 
     def _make_room(self, chunks: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
         """Preempts spot requests until the pool has the blocks that this step needs."""
@@ -281,42 +278,3 @@ class Scheduler:
         self._counters.recomputed_tokens += max(0, num_again)
         if request.num_computed_tokens >= request.num_lost_tokens:
             request.num_lost_tokens = 0
-
-    def _decode_rows(self) -> list[ScheduledRow]:
-        """Hundreds a step, hence the short way to each."""
-        rows = []
-        block_size, grow = self.pool.block_size, self.pool.grow
-        for request in self._running.decoding.values():
-            token_ids = request.token_ids
-            start = len(token_ids) - 1
-            if start % block_size == 0:
-                grow(request, start + 1)
-            has_extras = request.history is not None or request.constraint is not None
-            rows.append(
-                ScheduledRow(
-                    request.request_id,
-                    (token_ids[-1],),
-                    start,
-                    request.block_tables,
-                    request.sampling,
-                    start + 1 - request.num_prompt_tokens,
-                    row_extras(request, start, start + 1) if has_extras else None,
-                    request.num_preemptions,
-                )
-            )
-        return rows
-
-    def _prefill_row(self, request: Request, num_tokens: int) -> ScheduledRow:
-        start = request.num_computed_tokens
-        end = start + num_tokens
-        self.pool.grow(request, end, start)
-        return ScheduledRow(
-            request.request_id,
-            tuple(request.token_ids[start:end]),
-            start,
-            request.block_tables,
-            request.sampling if end == request.num_tokens else None,
-            request.num_outputs,
-            row_extras(request, start, end),
-            request.num_preemptions,
-        )

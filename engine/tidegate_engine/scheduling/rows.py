@@ -1,0 +1,52 @@
+"""Rows of a step: what the runner needs of each request, with blocks taken for every token it computes.
+
+The scheduler makes them once it is decided who is in the step.
+"""
+
+from collections.abc import Iterable
+
+from tidegate_engine.request import Request
+from tidegate_engine.runner import ScheduledRow, row_extras
+from tidegate_engine.scheduling.blocks import BlockPool
+
+
+def decode_rows(requests: Iterable[Request], pool: BlockPool) -> list[ScheduledRow]:
+    """A token of each. There are hundreds a step, hence the short way to each."""
+    rows = []
+    block_size, grow = pool.block_size, pool.grow
+    for request in requests:
+        token_ids = request.token_ids
+        start = len(token_ids) - 1
+        if start % block_size == 0:
+            grow(request, start + 1)
+        has_extras = request.history is not None or request.constraint is not None
+        rows.append(
+            ScheduledRow(
+                request.request_id,
+                (token_ids[-1],),
+                start,
+                request.block_tables,
+                request.sampling,
+                start + 1 - request.num_prompt_tokens,
+                row_extras(request, start, start + 1) if has_extras else None,
+                request.num_preemptions,
+            )
+        )
+    return rows
+
+
+def prefill_row(request: Request, num_tokens: int, pool: BlockPool) -> ScheduledRow:
+    """The next tokens of a prompt, or of a request that is computed again."""
+    start = request.num_computed_tokens
+    end = start + num_tokens
+    pool.grow(request, end, start)
+    return ScheduledRow(
+        request.request_id,
+        tuple(request.token_ids[start:end]),
+        start,
+        request.block_tables,
+        request.sampling if end == request.num_tokens else None,
+        request.num_outputs,
+        row_extras(request, start, end),
+        request.num_preemptions,
+    )

@@ -1,4 +1,4 @@
-"""Who answers the same prompts with the same weights in `benchmarks.speed`: the engine, and `generate` of transformers."""
+"""Who answers the same prompts with the same weights in `benchmarks.speed`: the engine, and transformers."""
 
 import time
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Contender(Protocol):
 
 
 def save_model(folder: Path) -> int:
-    """Random weights in the shape of Qwen2 0.5B with a smaller vocabulary, in bf16; returns the number of parameters."""
+    """Random weights in the shape of Qwen2 0.5B, with a smaller vocabulary; returns the number of parameters."""
     torch.manual_seed(1)
     config = transformers.Qwen2Config(
         vocab_size=VOCAB_SIZE,
@@ -97,6 +97,6 @@ class _Clock(transformers.StoppingCriteria):
         self._start = time.perf_counter()
         self.times: list[float] = []
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+    def __call__(self, input_ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
         self.times.append(time.perf_counter() - self._start)
         return torch.zeros(input_ids.shape[0], dtype=torch.bool)

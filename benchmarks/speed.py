@@ -1,7 +1,7 @@
 """Tokens a second on CPU against transformers: `python -m benchmarks speed`, about five minutes on two cores.
 
-The same random weights (a Qwen2 shape with 387M parameters, saved in bf16), prompts and lengths for all: the engine with
-16-bit and int8 weights, `generate` of transformers in fp32 and bf16. Rounds alternate between all of them, figures are
+The same random weights (a Qwen2 shape with 387M parameters), prompts and lengths for all: the engine with 16-bit and
+int8 weights, `generate` of transformers in fp32 and bf16. Rounds alternate between all of them, figures are
 medians, and what counts are ratios to the better of the two dtypes of transformers, figure by figure: another machine,
 or a busy neighbour, moves both sides. `--quick` takes one round of each; `make bench` does.
 """

@@ -4,10 +4,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from running import answers, greedy_params
+from tidegate_core.errors import BadLaunch
+from tidegate_core.launch import Device, EngineLaunch, Quantization
 from tidegate_core.memory import PART_ELEMENTS
 from tidegate_engine.compute.int8 import MOST, Int8Linear, WidenedInt8Linear, multiplies_int8, weight_scales
 from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.matrix import DenseMatrix
+from tidegate_engine.compute.torch_runner import TorchRunner
+from tiny_models import greedy, save_tiny_model
 
 SHAPES = [(96, 64), (200, 640), (24, 1026), (8, 33), (3, 1)]
 KINDS = [Int8Linear, WidenedInt8Linear]
@@ -100,3 +105,24 @@ def test_the_kernel_is_right_here_and_without_it_the_same_numbers_come_from_wide
     other = LinearChoice(lambda: 0.0, can_multiply_int8=lambda: False).quantised(matrix, bias)
     assert isinstance(other, WidenedInt8Linear)
     torch.testing.assert_close(other(x), Int8Linear(matrix, bias)(x), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["qwen2_bias", "llama_llama3_rope_tied", "gemma3"])
+def test_a_model_with_int8_weights_answers_much_as_it_does_without_and_the_same_in_any_batch(name, dtype, tmp_path):
+    model = save_tiny_model(name, tmp_path, dtype).float()
+    launch = EngineLaunch(model=str(tmp_path), quantization=Quantization.INT8, kv_memory=2**21, context=256, threads=2)
+    runner = TorchRunner.load(launch, tmp_path)
+    prompts = [torch.randint(1, 211, (length,), generator=torch.Generator().manual_seed(length)) for length in (5, 33)]
+    prompts = [prompt.tolist() for prompt in prompts]
+    alone = [answers(runner, [prompt], [greedy_params(8)])[0] for prompt in prompts]
+    assert answers(runner, prompts, [greedy_params(8)] * 2) == alone
+    expected = [greedy(model, prompt, 8) for prompt in prompts]
+    pairs = [pair for ours, theirs in zip(alone, expected, strict=True) for pair in zip(ours, theirs, strict=True)]
+    assert sum(ours == theirs for ours, theirs in pairs) >= len(pairs) // 2
+
+
+def test_int8_weights_are_refused_on_a_gpu_with_what_to_do(tmp_path):
+    launch = EngineLaunch(model=str(tmp_path), quantization=Quantization.INT8, device=Device.CUDA)
+    with pytest.raises(BadLaunch, match=r"--quantization int8 is for --device cpu: leave it out on a GPU"):
+        TorchRunner.load(launch, tmp_path)

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from real_model import gemma_gguf
 from serving import START_SECONDS, EngineUnderTest, engine_process
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.sizing import Demand, Target, plan_fit
+from tidegate_core.storage import Quantization, storage_of
 from tidegate_engine.process.process_memory import private_bytes
 from waiting import eventually
 
@@ -25,9 +28,12 @@ def peak_until_ready(engine: EngineUnderTest) -> int:
     return max(samples)
 
 
-def test_the_peak_while_loading_a_real_model_is_within_its_floor():
-    fit = plan_fit(read_shape(gemma_gguf()), Target("cpu", MEMORY_BYTES), Demand())
-    with engine_process(str(gemma_gguf()), "--context", "512", "--kv-memory", "32Mi", is_ready=False) as engine:
+@pytest.mark.parametrize("quantization", [None, Quantization.INT8])
+def test_the_peak_while_loading_a_real_model_is_within_its_floor(quantization: Quantization | None):
+    shape = read_shape(gemma_gguf())
+    fit = plan_fit(shape, Target("cpu", MEMORY_BYTES), Demand(), storage_of(shape, quantization=quantization))
+    flags = ["--context", "512", "--kv-memory", "32Mi"] + (["--quantization", quantization] if quantization else [])
+    with engine_process(str(gemma_gguf()), *flags, is_ready=False) as engine:
         peak = peak_until_ready(engine)
         resident = engine.event("ready")["residentBytes"]
     print(f"\npeak {peak / 2**20:.0f} MiB, planned at most {fit.loading_floor_bytes / 2**20:.0f} MiB")

@@ -1,4 +1,4 @@
-"""Products with int8 weights: `--quantization int8` on CPU. Exact in integers, so that a row never feels its neighbours.
+"""Products with int8 weights, `--quantization int8` on CPU: exact in integers, so a row never feels its neighbours.
 
     weights       w = scale of the output x [-127 .. 127]     rounded once, while the model loads
     activations   x = scale of the row x [-127 .. 127]        rounded at each product

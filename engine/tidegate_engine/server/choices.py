@@ -65,11 +65,11 @@ class Choice:
         return cls(index, plan, stream, text, plan.make_reader())
 
     def take(self, chunk: TokenChunk) -> Piece:
-        """What a chunk of tokens adds. Token by token where reasoning is counted."""
+        """What a chunk of tokens adds."""
         self.num_cached_tokens += chunk.num_cached_tokens
         parts: list[Part] = self._opening()
         reason: FinishReason | None = None
-        for part in single_tokens(chunk) if isinstance(self.reader, ReasoningReader) else [chunk]:
+        for part in single_tokens(chunk) if self._reads_single_tokens else [chunk]:
             parts += self._read(part)
             if (reason := self.text.finish_reason) is not None:
                 break
@@ -104,6 +104,11 @@ class Choice:
     def _with_tokens(self, piece: Piece) -> Piece:
         tokens, self._unsent = tuple(self._unsent), []
         return Piece(piece.parts, piece.finish_reason, piece.has_calls, tokens, piece.prompt_tokens)
+
+    @property
+    def _reads_single_tokens(self) -> bool:
+        """Where reasoning is counted, or a second call may end the answer: what comes after it does not count."""
+        return isinstance(self.reader, ReasoningReader) or not self.plan.allows_several_calls
 
     @property
     def _is_reasoning(self) -> bool:

@@ -76,7 +76,7 @@ def estimate(case: Case) -> Fit:
         reserve_bytes=case.overhead.reserve,
         per_gpu_weight_bytes=case.weight_bytes,
         kv_pool_bytes=case.plan.pool_bytes,
-        loading_bytes=loading_bytes(case.target.device),
+        loading_bytes=loading_bytes(case.shape, case.target.device),
         weight_bytes=weight_bytes(case.shape, case.storage, case.target.device),
         kv_bytes_per_token=kv_bytes_per_token(case.shape, case.storage.kv_width),
         kv_fixed_bytes_per_sequence=kv_fixed_bytes_per_sequence(case.shape, case.storage.kv_width),

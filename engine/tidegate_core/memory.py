@@ -26,9 +26,11 @@ PARTS_IN_FLIGHT = 4
 PART_BYTES_PER_ELEMENT = 5
 
 # Private memory of a process before weights: Python with torch and the server (measured: 363 MiB on CPU), on CUDA also
-# what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries).
+# what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries). The first request that is
+# held to a grammar adds a table of the vocabulary (measured: 112 MiB).
 PROCESS_BYTES = {Device.CPU: 368 * MIB, Device.CUDA: 1024 * MIB}
 TOKENIZER_BYTES_PER_ENTRY = 512
+GRAMMAR_BYTES_PER_ENTRY = 448
 CUDA_CONTEXT_BYTES = 600 * MIB  # on the device: context, cuBLAS workspace, loaded kernels
 COLLECTIVES_BYTES = 512 * MIB  # communication buffers of a device when there are several
 GRAPHS_BYTES = {Device.CPU: 0, Device.CUDA: 256 * MIB}
@@ -71,7 +73,7 @@ def overhead_of(shape: ModelShape, target: Target) -> Overhead:
 
 def process_bytes(shape: ModelShape, device: Device) -> int:
     """Private host memory of an engine process, without the weights and KV that a CPU engine keeps there too."""
-    return PROCESS_BYTES[device] + shape.vocab_size * TOKENIZER_BYTES_PER_ENTRY
+    return PROCESS_BYTES[device] + shape.vocab_size * (TOKENIZER_BYTES_PER_ENTRY + GRAMMAR_BYTES_PER_ENTRY)
 
 
 def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) -> int:
@@ -85,16 +87,20 @@ def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_par
     return sum(_share(shape, group, storage, device, tensor_parallel) for group in shape.weights)
 
 
-def loading_bytes(device: Device) -> int:
-    """What a device holds while weights are loaded and no longer. On CUDA parts are made on the host."""
-    return PARTS_IN_FLIGHT * PART_ELEMENTS * PART_BYTES_PER_ELEMENT if device == Device.CPU else 0
+def loading_bytes(shape: ModelShape, device: Device) -> int:
+    """What a device holds more while weights are loaded than later. On CUDA parts are made on the host.
+
+    The parts lie where the table for grammars comes later.
+    """
+    parts = PARTS_IN_FLIGHT * PART_ELEMENTS * PART_BYTES_PER_ELEMENT
+    return max(0, parts - shape.vocab_size * GRAMMAR_BYTES_PER_ENTRY) if device == Device.CPU else 0
 
 
 def loading_floor_bytes(shape: ModelShape, target: Target, storage: Storage) -> int:
     """The least memory in which the engine gets through loading; with less it does not begin."""
     overhead = overhead_of(shape, target)
     kept = weight_bytes(shape, storage, target.device, target.tensor_parallel)
-    return overhead.runtime + kept + loading_bytes(target.device) + overhead.reserve
+    return overhead.runtime + kept + loading_bytes(shape, target.device) + overhead.reserve
 
 
 def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:

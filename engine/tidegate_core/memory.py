@@ -26,8 +26,8 @@ PARTS_IN_FLIGHT = 4
 PART_BYTES_PER_ELEMENT = 5
 
 # Private memory of a process before weights: Python with torch and the server (measured: 363 MiB on CPU), on CUDA also
-# what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries). The first request that is
-# held to a grammar adds a table of the vocabulary (measured: 112 MiB).
+# what the driver keeps on the host; and the tokenizer (measured: 128 MiB for 262,144 entries). The first request held
+# to a grammar adds a table of the vocabulary (measured: 112 MiB).
 PROCESS_BYTES = {Device.CPU: 368 * MIB, Device.CUDA: 1024 * MIB}
 TOKENIZER_BYTES_PER_ENTRY = 512
 GRAMMAR_BYTES_PER_ENTRY = 448

@@ -1,8 +1,8 @@
 """What deciding about a step costs, model aside: `python benchmarks/scheduler.py [--running N] [--waiting N]`.
 
-Prints, for a pool with room to spare and for one that admission must watch closely, the CPU time of everything around
-runner.run(): cancels, admission, scheduling, step fit, postprocessing. Each figure is a median over steps; the runner
-answers at once. `reference` is a plain loop over the same number of items, so that runs on different machines compare.
+Prints, for a pool with room to spare, for one that admission must watch closely, and for that with half of the requests
+of class spot, the CPU time of everything around runner.run(): cancels, admission, scheduling, step fit, postprocessing.
+Each figure is a median over steps; the runner answers at once. `reference` is a plain loop over the same number of items, so that runs on different machines compare.
 """
 
 import argparse
@@ -13,15 +13,17 @@ from collections.abc import Callable
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine
-from tidegate_engine.request import SamplingParams, new_request
+from tidegate_engine.request import SamplingParams, ServiceClass, Terms, new_request
 from tidegate_engine.scheduling.budget import BudgetLimits
-from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.door import SLICE_REQUESTS, Door
+from tidegate_engine.scheduling.outlook import Outlook
 from tidegate_engine.scheduling.queue import QueueLimits
 from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
 
 SIM_STEP = StepTime(base_seconds=0.02, seconds_per_token=2e-5, seconds_per_context_token=1e-8)
 MEAN_PROMPT, MEAN_ANSWER = 600, 300
+NUM_TENANTS = 8
 
 
 class StandInRunner(SimRunner):
@@ -36,7 +38,9 @@ class StandInRunner(SimRunner):
         return tokens
 
 
-def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int) -> dict[str, float]:
+def measure(
+    num_blocks: int, num_running: int, num_waiting: int, num_steps: int, *, spot_share: float = 0.0
+) -> dict[str, float]:
     """Medians in seconds of a step's overhead and of asking the door, at a steady number of waiting requests."""
     clock = [0.0]
     counters = Counters()
@@ -57,7 +61,9 @@ def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int)
             num_arrived += 1
             sampling = SamplingParams(max_tokens=1 + int(rng.expovariate(1 / MEAN_ANSWER)))
             prompt = [7] * (1 + int(rng.expovariate(1 / MEAN_PROMPT)))
-            engine.queue.add(new_request(str(num_arrived), prompt, sampling, clock[0]))
+            service_class = ServiceClass.SPOT if rng.random() < spot_share else ServiceClass.GUARANTEED
+            terms = Terms(tenant=str(num_arrived % NUM_TENANTS), service_class=service_class)
+            engine.queue.add(new_request(str(num_arrived), prompt, sampling, clock[0], terms))
         runner.run_seconds = 0.0
         started = time.thread_time()
         engine.step()
@@ -78,6 +84,7 @@ def measure(num_blocks: int, num_running: int, num_waiting: int, num_steps: int)
         "step_p99": sorted(overheads[steady:])[-max(1, steady // 100)],
         "door": median_seconds(lambda: door.wait_seconds(MEAN_PROMPT, MEAN_ANSWER), 20),
         "forecast": median_seconds(new_door, 3),
+        "slice": median_seconds(lambda: Outlook(engine, now=0.0, horizon_seconds=1e9).play(SLICE_REQUESTS), 5),
         "preemptions": float(counters.preemptions),
     }
 
@@ -100,12 +107,13 @@ def main() -> None:
     reference = median_seconds(lambda: [(i, (i,), i + 1, i - 1) for i in range(args.running)], 200)
     print(f"{args.running} slots, {args.waiting} waiting; reference loop over the slots: {reference * 1e6:.0f} us")
     full = args.running * (MEAN_PROMPT + MEAN_ANSWER) // 16
-    for name, num_blocks in (("roomy", 4 * full), ("tight", full)):
-        m = measure(num_blocks, args.running, args.waiting, args.steps)
+    for name, num_blocks, spot_share in (("roomy", 4 * full, 0.0), ("tight", full, 0.0), ("tight, mixed", full, 0.5)):
+        m = measure(num_blocks, args.running, args.waiting, args.steps, spot_share=spot_share)
         print(f"{name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used")
         print(f"  CPU a step: {m['step'] * 1e3:.2f} ms median, {m['step_p99'] * 1e3:.2f} ms p99", end="")
         print(f", {m['step'] / reference:.0f} reference loops")
-        print(f"  a wait predicted in {m['door'] * 1e3:.2f} ms, the whole queue's in {m['forecast'] * 1e3:.0f} ms")
+        print(f"  a wait predicted in {m['door'] * 1e3:.2f} ms, the whole queue's in {m['forecast'] * 1e3:.0f} ms,")
+        print(f"  of which the event loop waits for {m['slice'] * 1e3:.1f} ms at a time")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """What deciding about a step costs, model aside: `python benchmarks/scheduler.py [--running N] [--waiting N]`.
 
-Prints, for a pool with room to spare, for one that admission must watch closely, and for that with half of the requests
-of class spot, the CPU time of everything around runner.run(): cancels, admission, scheduling, step fit, postprocessing.
-Each figure is a median over steps; the runner answers at once. `reference` is a plain loop over the same number of items, so that runs on different machines compare.
+Prints the CPU time of everything around runner.run(): cancels, admission, scheduling, step fit, postprocessing; for a
+pool with room to spare, for one that admission must watch closely, and for that with half of the requests spot. Each
+figure is a median over steps; the runner answers at once. `reference` is a plain loop over the same number of items, so
+that runs on different machines compare.
 """
 
 import argparse

@@ -5,7 +5,8 @@ import torch
 
 from paged_batches import dense_attention, random_batch
 from running import answers, greedy_params
-from tidegate_core.launch import EngineLaunch, KvDtype
+from tidegate_core.errors import BadLaunch
+from tidegate_core.launch import Device, EngineLaunch, KvDtype
 from tidegate_engine.attention.deterministic import KEY_TILE, QUERY_TILE, attend
 from tidegate_engine.compute.torch_runner import TorchRunner
 from tidegate_engine.runner import ScheduledRow, StepBatch
@@ -86,6 +87,12 @@ def test_answers_are_the_same_cold_warm_and_in_a_crowd(runner):
     alone = [answers(runner, [prompt], params[:1])[0] for prompt in prompts]
     assert answers(runner, prompts, params, slots=1, has_prefix_cache=True) == alone
     assert answers(runner, prompts, params, slots=4, max_step_tokens=50, has_prefix_cache=True) == alone
+
+
+def test_it_is_refused_where_it_could_not_be_kept(tmp_path):
+    launch = EngineLaunch(model=str(tmp_path), device=Device.CUDA, deterministic=True)
+    with pytest.raises(BadLaunch, match="--deterministic is for --device cpu"):
+        TorchRunner.load(launch, tmp_path)
 
 
 def test_an_8_bit_cache_is_deterministic_too(tmp_path):

@@ -65,12 +65,12 @@ class TorchRunner:
         kind = choose_attention(launch.attention, launch.device)
         if launch.device is Device.CUDA and launch.quantization is not None:
             raise BadLaunch(f"--quantization {launch.quantization} is for --device cpu: leave it out on a GPU")
+        if launch.device is Device.CUDA and launch.deterministic:
+            raise BadLaunch("--deterministic is for --device cpu: on a GPU products still depend on the batch")
         if launch.device is Device.CUDA and not torch.cuda.is_available():
             raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
         capability = torch.cuda.get_device_capability() if launch.device is Device.CUDA else None
         check_kv_dtype(launch.kv_dtype, launch.device, capability)
-        if launch.device is Device.CUDA and launch.deterministic:
-            raise BadLaunch("--deterministic is for --device cpu: on a GPU products still depend on the batch")
         loaded = load(launch, path, memory_bytes)
         plan = plan_pool(launch, loaded)
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)

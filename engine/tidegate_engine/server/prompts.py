@@ -64,9 +64,9 @@ async def decode_tokens(front: Front, token_ids: list[int]) -> str:
 
 def check_token_ids(front: Front, token_ids: Sequence[int], *, param: str) -> None:
     vocab_size = front.model.vocab_size
-    wrong = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
-    if wrong:
-        raise bad_request(f"token id {wrong[0]} is outside the vocabulary of {vocab_size} tokens", param=param)
+    if token_ids and not 0 <= min(token_ids) <= max(token_ids) < vocab_size:  # a million in a few milliseconds
+        wrong = next(token_id for token_id in token_ids if not 0 <= token_id < vocab_size)
+        raise bad_request(f"token id {wrong} is outside the vocabulary of {vocab_size} tokens", param=param)
 
 
 def _render(front: Front, turns: Sequence[Mapping[str, object]], options: ChatOptions) -> tuple[str, list[int]]:

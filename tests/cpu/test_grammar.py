@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 
 import jsonschema_rs
 import pytest
@@ -14,11 +15,15 @@ from hypothesis import strategies as st
 from running import answer_chunks
 from tidegate_core.launch import EngineLaunch
 from tidegate_engine.compute.torch_runner import TorchRunner
+from tidegate_engine.counters import Counters
+from tidegate_engine.engine import Engine
 from tidegate_engine.errors import BadGrammar, GrammarFailed
 from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.grammar.spec import ANY_JSON_OBJECT, MAX_SPEC_BYTES, GrammarKind, GrammarSpec
-from tidegate_engine.request import FinishReason, SamplingParams
+from tidegate_engine.history import TokenHistory
+from tidegate_engine.request import FinishReason, SamplingParams, ServiceClass, Terms, new_request
 from tidegate_engine.runner import RowExtras, ScheduledRow, StepBatch
+from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.text.vocabulary import TokenVocabulary
 from tiny_models import save_tiny_model
 
@@ -209,8 +214,6 @@ def test_an_answer_whose_keys_were_lost_and_computed_again_goes_on_as_if_nothing
 
 def step_by_step(runner, constraint, sampling, *, lost_after, num_tokens=16) -> list[int]:
     """One request's tokens; after some of them its keys and values are lost and everything is computed again."""
-    from tidegate_engine.history import TokenHistory
-
     token_ids, start, first_block = list(PROMPT), 0, 0
     extras = RowExtras(TokenHistory(token_ids, len(PROMPT)) if sampling.has_penalties else None, constraint)
     while len(token_ids) < len(PROMPT) + num_tokens and not constraint.is_finished:
@@ -228,6 +231,32 @@ def step_by_step(runner, constraint, sampling, *, lost_after, num_tokens=16) -> 
         constraint.advance(token_id)
         token_ids.append(token_id)
     return token_ids
+
+
+def test_a_preempted_spot_request_continues_its_form_and_its_penalties(runner, compiler):
+    spot = Terms(service_class=ServiceClass.SPOT)
+    sampling = drawn(11, max_tokens=60, frequency_penalty=0.4, min_p=0.01, num_logprobs=1)
+    limits = BudgetLimits(itl_seconds=10.0, max_step_tokens=256)
+
+    def answer(*, preempted_after: set[int]) -> tuple[int, ...]:
+        engine = Engine(
+            runner, slots=4, limits=limits, clock=time.perf_counter, counters=Counters(), has_prefix_cache=False
+        )
+        request = new_request(
+            "r", PROMPT, sampling, arrival_seconds=0.0, terms=spot, constraint=compiler.compile(schema_spec(SCHEMAS[1]))
+        )
+        engine.queue.add(request)
+        while not request.finish_reason:
+            engine.step()
+            if request.num_outputs in preempted_after and not request.finish_reason:
+                preempted_after = preempted_after - {request.num_outputs}
+                engine.scheduler.preempt(request)
+        assert request.num_preemptions == (3 if engine.counters.preemptions else 0)
+        return tuple(request.output_token_ids)
+
+    undisturbed = answer(preempted_after=set())
+    assert len(undisturbed) > 8
+    assert answer(preempted_after={1, 4, 5}) == undisturbed
 
 
 def test_a_copy_follows_its_own_way(compiler):

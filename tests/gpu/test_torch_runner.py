@@ -4,8 +4,11 @@ import pytest
 import torch
 
 from running import answers, greedy_params
-from tidegate_core.launch import AttentionKind, Device, EngineLaunch
+from tidegate_core.launch import AttentionKind, Device, EngineLaunch, KvDtype
+from tidegate_core.memory import STEP_TOKENS
+from tidegate_engine.compute.kv_dtype import FP8_CAPABILITY
 from tidegate_engine.compute.torch_runner import TorchRunner
+from tidegate_engine.runner import RowOutput, ScheduledRow, StepBatch
 from tiny_models import CONFIGS, greedy, save_tiny_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -30,3 +33,21 @@ def test_the_kv_pool_takes_what_the_card_has_left(tmp_path):
     runner = TorchRunner.load(EngineLaunch(model=str(tmp_path), device=Device.CUDA, context=256), tmp_path)
     free_bytes, total_bytes = torch.cuda.mem_get_info()
     assert 0.7 * total_bytes < runner.cache.num_bytes < total_bytes - free_bytes
+    assert runner.cache.num_bytes == runner.plan.pool_bytes
+
+
+@pytest.mark.parametrize("kv_dtype", [KvDtype.AUTO, KvDtype.INT8, KvDtype.FP8])
+def test_a_full_step_finds_room_beside_a_pool_that_took_what_was_left(kv_dtype, tmp_path):
+    if kv_dtype is KvDtype.FP8 and torch.cuda.get_device_capability() < FP8_CAPABILITY:
+        pytest.skip("needs compute capability 8.9")
+    save_tiny_model("llama", tmp_path, torch.bfloat16)
+    launch = EngineLaunch(model=str(tmp_path), device=Device.CUDA, context=256, kv_dtype=kv_dtype)
+    runner = TorchRunner.load(launch, tmp_path)
+    assert runner.cache.num_bytes == runner.plan.pool_bytes
+    num_blocks = 256 // runner.block_size
+    rows = tuple(
+        ScheduledRow(str(i), (1,) * 256, 0, (tuple(range(i * num_blocks, (i + 1) * num_blocks)),), greedy_params(1), 0)
+        for i in range(STEP_TOKENS // 256)
+    )
+    results = runner.run(StepBatch(rows))
+    assert all(isinstance(result, RowOutput) and result.token_id is not None for result in results)

@@ -5,7 +5,7 @@ import pytest
 from scripted_engine import VirtualClock
 from tidegate_engine.counters import Counters
 from tidegate_engine.request import SamplingParams
-from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.runner import RowExtras, ScheduledRow, StepBatch
 from tidegate_engine.scheduling.step_fit import StepTime
 from tidegate_engine.sim import SimRunner, SimSettings
 
@@ -50,3 +50,33 @@ def test_it_says_that_it_is_a_simulation(caplog):
     runner, _, _ = sim()
     assert runner.is_simulation
     assert "this engine is a simulation" in caplog.text
+
+
+class Mask:
+    """A constraint with one mask for ever."""
+
+    is_finished = False
+
+    def __init__(self, *token_ids: int) -> None:
+        self.allowed = token_ids
+
+    def mask(self) -> bytes:
+        return sum(1 << token_id for token_id in self.allowed).to_bytes(32, "little")
+
+    def copy(self) -> "Mask":
+        return Mask(*self.allowed)
+
+    def advance(self, token_id: int) -> None:
+        assert token_id in self.allowed
+
+
+def test_a_held_answer_takes_allowed_tokens_and_ends_as_soon_as_it_may():
+    runner, _, _ = sim(eos_token_id=0)
+
+    def drawn(*allowed: int) -> set[int]:
+        extras = RowExtras(constraint=Mask(*allowed))
+        rows = [row("a", (i,), i)._replace(extras=extras) for i in range(60)]
+        return {output.token_id for output in runner.run(StepBatch(tuple(rows)))}
+
+    assert drawn(5, 77, 200) == {5, 77, 200}
+    assert drawn(0, 5, 77) == {0}

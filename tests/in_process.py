@@ -128,6 +128,7 @@ async def running_app(
     *,
     slots: int = 8,
     max_queue: int = 64,
+    max_queue_tokens: int | None = None,
     ping_seconds: float = 15.0,
     answer_tokens: int | None = None,
     step_seconds: float = 0.0,
@@ -150,7 +151,12 @@ async def running_app(
     engine = EngineLoop(
         runner=gate,
         sizing=sizing(gate, slots, context),
-        settings=LoopSettings(max_queue=max_queue, prompt_tokens=usual_tokens // 2, output_tokens=usual_tokens // 2),
+        settings=LoopSettings(
+            max_queue=max_queue,
+            max_queue_tokens=max_queue_tokens,
+            prompt_tokens=usual_tokens // 2,
+            output_tokens=usual_tokens // 2,
+        ),
         counters=counters,
     )
     engine.start()

@@ -103,3 +103,18 @@ class LayerLoader:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """Over the last dimension, in fp32; `weight` may have leading dimensions of its own (one row per head)."""
     return (F.rms_norm(x.float(), (x.shape[-1],), None, epsilon) * weight).to(x.dtype)
+
+
+def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
+    """silu(gate) * up of rows that hold gate and up side by side, computed in place of gate.
+
+    They are the widest rows of a step: a copy of them would be what its peak is made of.
+    """
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate, inplace=True).mul_(up)
+
+
+def gated_gelu(gate_up: torch.Tensor) -> torch.Tensor:
+    """The same with the approximate gelu."""
+    gate, up = gate_up.chunk(2, -1)
+    return torch.ops.aten.gelu_(gate, approximate="tanh").mul_(up)  # type: ignore[no-any-return]  # torch types no ops

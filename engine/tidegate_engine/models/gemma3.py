@@ -9,12 +9,11 @@ are scaled by sqrt(hidden_size).
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from tidegate_checkpoint.config import ModelConfig, parse_config
 from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
-from tidegate_engine.compute.layers import LayerLoader, rms_norm
+from tidegate_engine.compute.layers import LayerLoader, gated_gelu, rms_norm
 from tidegate_engine.compute.linear import Linear
 from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
 from tidegate_engine.models.base import HeadCounts
@@ -62,8 +61,7 @@ class Gemma3:
             rotation = global_rotation if layer.window is None else local_rotation
             attended = self._attend(index, layer, self._normalised(x, layer.pre_attention_norm), rotation, step)
             x = x + self._normalised(attended, layer.post_attention_norm)
-            gate, up = layer.gate_up(self._normalised(x, layer.pre_mlp_norm)).chunk(2, -1)
-            fed_forward = layer.down(F.gelu(gate, approximate="tanh") * up)
+            fed_forward = layer.down(gated_gelu(layer.gate_up(self._normalised(x, layer.pre_mlp_norm))))
             x = x + self._normalised(fed_forward, layer.post_mlp_norm)
         return self._normalised(x, self._norm)
 

@@ -6,12 +6,11 @@ x += attention(norm(x));  x += down(silu(gate(norm(x))) * up(norm(x)))
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from tidegate_checkpoint.config import ModelConfig, parse_config
 from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
-from tidegate_engine.compute.layers import LayerLoader, rms_norm
+from tidegate_engine.compute.layers import LayerLoader, gated_silu, rms_norm
 from tidegate_engine.compute.linear import Linear
 from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
 from tidegate_engine.models.base import HeadCounts
@@ -49,8 +48,7 @@ class Llama:
         rotation = rotation_at(positions, self._frequencies, x.dtype)
         for index, layer in enumerate(self._layers):
             x = x + self._attend(index, layer, rms_norm(x, layer.attention_norm, self._epsilon), rotation, step)
-            gate, up = layer.gate_up(rms_norm(x, layer.mlp_norm, self._epsilon)).chunk(2, -1)
-            x = x + layer.down(F.silu(gate) * up)
+            x = x + layer.down(gated_silu(layer.gate_up(rms_norm(x, layer.mlp_norm, self._epsilon))))
         return rms_norm(x, self._norm, self._epsilon)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

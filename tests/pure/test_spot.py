@@ -13,7 +13,7 @@ from tidegate_engine.engine import Engine
 from tidegate_engine.request import FinishReason, Request, ServiceClass, Terms
 from tidegate_engine.runner import StepBatch
 
-NUM_EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "25"))  # a thousand and more for a long run
+NUM_EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "25"))  # a thousand and more, with --timeout=0, for a long run
 SPOT = Terms(service_class=ServiceClass.SPOT)
 GIVEN_UP_AFTER_STEPS = 20_000
 

@@ -10,7 +10,7 @@ from tidegate_engine.counters import Refusal
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull, TenantOverShare
 from tidegate_engine.request import FinishReason, ServiceClass, Terms
-from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.door import SLICE_REQUESTS, Door
 from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -243,3 +243,15 @@ def test_a_step_that_is_just_being_recorded_breaks_no_forecast():
 
 def test_an_idle_engine_predicts_no_wait():
     assert Site.of().door.wait_seconds(900, 300) == 0.0
+
+
+def test_a_long_queue_is_looked_at_in_slices_and_every_wait_is_known_in_the_end():
+    site = Site.of(slots=1, max_requests=10_000)
+    for i in range(5 * SLICE_REQUESTS):
+        site.engine.queue.add(request_of(f"r{i}", 20, 4))
+    site.clock.sleep(1.0)  # what the door knew of an idle engine is old by now
+    first = site.door.wait_seconds(20, 4)
+    assert first == 0.0, "the first slice of a new look is played, the old one still answers"
+    site.clock.sleep(0.01)
+    waits = [site.door.wait_seconds(20, 4) for _ in range(6)]
+    assert waits[-1] > 5 * SLICE_REQUESTS * 0.02

@@ -68,7 +68,8 @@ class Door:
         if self._next is None and self._is_outdated():
             self._next = self._look()
         if self._next:
-            self._play(self._next, num_requests=SLICE_REQUESTS)
+            num_slices = 1 + (self._clock() - self._next.made_at) / MAX_AGE_SECONDS  # where calls are rare, few suffice
+            self._play(self._next, num_requests=int(num_slices * SLICE_REQUESTS))
 
     def _is_outdated(self) -> bool:
         age = self._clock() - self._outlook.made_at

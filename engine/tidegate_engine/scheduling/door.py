@@ -1,7 +1,7 @@
 """The door of an engine: decides in the caller's thread whether a new request may queue, from an outlook kept at hand.
 
 The outlook grows by each request let in. It is made anew when it is old, or when an answer ended and made room it does
-not know of: a slice at each call, so that no call takes long, and never so often that predicting costs more than a
+not know of: a slice at each call, so that none takes long, and never so often that predicting costs more than a
 small part of the time. Until the new one is complete the old one answers.
 """
 
@@ -15,7 +15,7 @@ from tidegate_engine.scheduling.queue import QueueLimits, check_may_wait
 
 MAX_AGE_SECONDS = 0.25
 MIN_AGE_IN_COSTS = 20  # an outlook is used for at least 20 times what making it cost
-SLICE_REQUESTS = 64  # waiting requests played at each call: a few milliseconds
+SLICE_REQUESTS = 64  # waiting requests played at each call, more where calls are rare
 
 
 class Door:

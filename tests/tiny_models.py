@@ -53,10 +53,16 @@ CONFIGS = {
 }
 
 
-def save_tiny_model(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
-    """A model with weights large enough that its answers vary; eager attention, the plainest there is."""
+def save_tiny_model(
+    name: str, folder: Path, dtype: torch.dtype = torch.float32, **changes: int
+) -> transformers.PreTrainedModel:
+    """A model with weights large enough that its answers vary; eager attention, the plainest there is.
+
+    `changes` to its configuration.
+    """
     torch.manual_seed(3)
     config = CONFIGS[name]()
+    config.update(changes)
     config._attn_implementation = "eager"
     model = transformers.AutoModelForCausalLM.from_config(config).to(dtype).eval()
     with torch.no_grad():

@@ -44,8 +44,8 @@ class ModelSource(ApiModel):
     """Int8 holds twice the tokens in the same memory, on every device, at a small loss of quality. Fp8 is as small and
     needs GPUs of compute capability 8.9 (Ada, Hopper) or newer. Absent: as wide as the model."""
     quantization: WeightQuantization | None = None
-    """Int8 rounds weights when they are loaded: half the memory of 16 bits and two to three times the speed, at a small
-    loss of quality. Only for cpu pools. Absent: weights stay as they are."""
+    """Int8 rounds weights when they are loaded: half the memory of 16 bits and up to one and a half times the speed, at
+    a loss of quality to be measured. Only for cpu pools. Absent: weights stay as they are."""
 
     @property
     def claim(self) -> str:

@@ -9,11 +9,13 @@ import sys
 
 from tidegate_engine.process.container import share_cores
 
-NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear")
+NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear", "speed")
+SHORTER = {"speed": ["--quick"]}  # where all run
 
 environment = dict(os.environ)
 share_cores(environment)  # threads wait as the engine's do; torch reads this when it is imported
 name, options = (sys.argv[1:2], sys.argv[2:])
 for each in name or NAMES:
+    given = options if name else SHORTER.get(each, [])
     print(f"\n== {each}", flush=True)
-    subprocess.run([sys.executable, "-m", f"benchmarks.{each}", *options], env=environment, check=True)
+    subprocess.run([sys.executable, "-m", f"benchmarks.{each}", *given], env=environment, check=True)

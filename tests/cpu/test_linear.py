@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_core.memory import PART_ELEMENTS
+from tidegate_engine.compute.int8 import multiplies_int8
 from tidegate_engine.compute.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
 from tidegate_engine.compute.linear_choice import MEASURED_ROWS, LinearChoice
 from tidegate_engine.compute.matrix import DenseMatrix
@@ -126,7 +127,7 @@ def test_deterministic_layers_give_a_row_the_same_bits_in_any_batch(kind, shape)
     choice = LinearChoice(
         _no_clock,
         pack=PackedLinear if can_pack else _refuse,
-        can_multiply_int8=lambda: can_pack,
+        can_multiply_int8=lambda: can_pack and multiplies_int8(),
         deterministic=True,
     )
     made = {"exact": lambda: choice.exact(weight, bias), "rounded": lambda: choice.rounded(DenseMatrix(weight), bias)}

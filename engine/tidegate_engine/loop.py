@@ -117,6 +117,11 @@ class EngineLoop:
         return len(self._engine.queue)
 
     @property
+    def most_at_once(self) -> int:
+        """Requests that an idle engine runs and lets wait together: of more it refuses some, however often asked."""
+        return self._engine.scheduler.slots + self._settings.max_queue
+
+    @property
     def is_idle(self) -> bool:
         """Whether every accepted request has ended and its stream was told."""
         return not self._streams

@@ -426,6 +426,16 @@ async def test_more_choices_than_slots_all_end():
     assert [len(choice.text) for choice in answer.choices] == [3] * 16
 
 
+async def test_more_choices_than_an_idle_engine_takes_are_refused_for_good_and_not_told_to_come_back():
+    async with running_app(slots=2, max_queue=4) as served:
+        as_many_as_fit = await complete(served, n=6, max_tokens=3)
+        with pytest.raises(openai.BadRequestError, match="7 choices in one request, but this engine runs and queues 6"):
+            await complete(served, n=7, max_tokens=3)
+        with pytest.raises(openai.BadRequestError, match="8 choices in one request"):
+            await complete(served, prompt=["a", "b"], n=4, max_tokens=3)
+        assert (len(as_many_as_fit.choices), served.load().arrivals) == (6, 6)
+
+
 async def test_sampling_fields_reach_the_engine_as_the_client_sent_them():
     fields = {"min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 3, "top_k": 5}
     async with running_app() as served:

@@ -246,6 +246,7 @@ def test_an_engine_that_fails_tells_its_streams_and_is_not_alive():
         runner.gate.set()
         assert await asyncio.gather(*map(read, streams)) == [(0, FinishReason.ERROR)] * 3
         assert loop.last_step_age_seconds() == math.inf
+        assert loop.is_stuck, "which /livez asks, and the process that then ends itself"
         with pytest.raises(EngineFailed, match="must be restarted"):
             submit(loop, "late")
         await loop.stop()

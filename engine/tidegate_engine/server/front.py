@@ -52,6 +52,11 @@ class Engine(Protocol):
     @property
     def num_waiting(self) -> int: ...
 
+    @property
+    def most_at_once(self) -> int:
+        """Requests that an idle engine accepts together."""
+        ...
+
     def submit(
         self,
         request_id: str,

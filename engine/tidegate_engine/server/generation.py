@@ -13,15 +13,19 @@ from tidegate_engine.errors import EngineError
 from tidegate_engine.request import FinishReason, TokenChunk
 from tidegate_engine.server.answers import Usage
 from tidegate_engine.server.choices import Choice, ChoicePlan, Piece, WholeChoice, whole_choice
-from tidegate_engine.server.errors import ApiError, internal_error, unavailable
+from tidegate_engine.server.errors import ApiError, bad_request, internal_error, unavailable
 from tidegate_engine.server.front import Front
 
 
 class Generation:
-    """Choices of one request. Raises what the engine raises if one of them is refused; then none runs."""
+    """Choices of one request. Raises what the engine raises if one of them is refused; then none runs.
+
+    Raises ApiError (400) for more of them than the engine takes even when it has nothing else to do.
+    """
 
     def __init__(self, front: Front, request_id: str, plans: Sequence[ChoicePlan], *, num_each: int = 1) -> None:
         """`num_each`: so many neighbours share a prompt, which counts once."""
+        _check_number(len(plans), front.engine.most_at_once)
         self._front = front
         self._choices: list[Choice] = []
         self._num_each = num_each
@@ -118,6 +122,12 @@ def _next(source: AsyncIterator[TokenChunk]) -> asyncio.Task[TokenChunk]:
         return await anext(source, TokenChunk((), FinishReason.ABORT))
 
     return asyncio.create_task(chunk())
+
+
+def _check_number(num_choices: int, most: int) -> None:
+    if num_choices > most:
+        message = f"{num_choices} choices in one request, but this engine runs and queues {most}: ask for fewer at once"
+        raise bad_request(message, code="too_many_choices")
 
 
 def _broken(reason: FinishReason) -> ApiError:

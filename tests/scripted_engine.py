@@ -1,6 +1,6 @@
 """An engine on a virtual clock, over a runner that follows a script: what scheduler and engine tests drive."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidegate_engine.counters import Counters
@@ -64,6 +64,42 @@ class ScriptedRunner:
         if row.request_id in self.script:
             return RowOutput(self.script[row.request_id][row.num_outputs])
         return RowOutput(1 + (7919 * row.token_ids[-1] + row.start + len(row.token_ids)) % 1000)
+
+
+@dataclass
+class RememberingRunner(ScriptedRunner):
+    """Keeps tokens where their keys would lie and samples from all that a row sees there, by its block tables.
+
+    So whatever is lost, skipped, written over or computed at another place on the way changes the answer.
+    """
+
+    stored: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)  # (block, place) -> (position, token)
+
+    def run(self, batch: StepBatch) -> tuple[RowResult, ...]:
+        for row in batch.rows:
+            for position, token_id in enumerate(row.token_ids, row.start):
+                for table in row.block_tables:
+                    self.stored[self._place(table, position)] = (position, token_id)
+        return super().run(batch)
+
+    def _sample(self, row: ScheduledRow) -> RowResult:
+        result = super()._sample(row)
+        if not isinstance(result, RowOutput):
+            return result
+        return RowOutput(1 + hash(tuple(self._seen(row))) % 1000)  # of integers: the same in every process
+
+    def _seen(self, row: ScheduledRow) -> Iterator[tuple[int, int]]:
+        """From the first token that the row's last one sees, in each KV group."""
+        end = row.start + len(row.token_ids)
+        for table, window in zip(row.block_tables, self.kv_windows, strict=True):
+            first = 0 if window is None else max(0, end - window)
+            for position in range(first, end):
+                found = self.stored[self._place(table, position)]
+                assert found[0] == position, f"{row.request_id}: position {position} holds that of {found[0]}"
+                yield found
+
+    def _place(self, table: Sequence[int], position: int) -> tuple[int, int]:
+        return table[position // self.block_size], position % self.block_size
 
 
 def engine_of(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripted_engine import ScriptedRunner, collect, engine_of, request_of, run_until_idle
+from scripted_engine import RememberingRunner, ScriptedRunner, collect, engine_of, request_of, run_until_idle
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import FinishReason, Request, ServiceClass, Terms
 from tidegate_engine.runner import StepBatch
@@ -42,8 +42,8 @@ class MixedWorkload:
         self.cancelled: set[str] = set()
         self.answers: dict = {}
 
-    def new_runner(self) -> ScriptedRunner:
-        return ScriptedRunner(self.num_blocks, block_size=self.block_size, kv_windows=self.windows)
+    def new_runner(self) -> RememberingRunner:
+        return RememberingRunner(self.num_blocks, block_size=self.block_size, kv_windows=self.windows)
 
     def arrive(self) -> None:
         rng, kv = self.rng, self.engine.pool.kv

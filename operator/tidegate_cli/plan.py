@@ -95,6 +95,7 @@ def _read_pool(file: str) -> "InferencePool":
     from tidegate_operator.api.base import KIND
     from tidegate_operator.api.errors import BadManifest
     from tidegate_operator.api.manifest import read_manifest
+    from tidegate_operator.extra_args import refusal
 
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
@@ -104,7 +105,7 @@ def _read_pool(file: str) -> "InferencePool":
             raise BadPlan(f"{file} holds {len(pools)} objects of kind {KIND}; plan takes one at a time")
         if not pools and len(documents) != 1:
             raise BadPlan(f"{file} holds no {KIND}")
-        return read_manifest((pools or documents)[0], source=file)
+        pool = read_manifest((pools or documents)[0], source=file)
     except OSError as error:
         raise BadPlan(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -113,6 +114,9 @@ def _read_pool(file: str) -> "InferencePool":
         raise BadPlan(f"{file} is not YAML: {error}") from error
     except BadManifest as error:
         raise BadPlan(str(error)) from error
+    if said := refusal(pool):
+        raise BadPlan(f"{file}: {said}")
+    return pool
 
 
 def _model_path(arguments: argparse.Namespace, pool: "InferencePool | None") -> Path:

@@ -31,6 +31,7 @@ class Replicas:
     num_ready: int  # serve
     num_updated: int  # have the current template
     num_ready_updated: int
+    num_running: int  # have their volumes, and a container that runs
     trouble: Trouble | None  # why a pod cannot be created, or the first does not come up
 
     @classmethod
@@ -42,12 +43,19 @@ class Replicas:
         troubles = [pod.trouble for pod in live if pod.trouble and not pod.is_ready]
         if plan.pods_refused:
             troubles.insert(0, Trouble(Reason.PODS_REFUSED, plan.pods_refused))
-        return cls(len(live), len(ready), len(updated), sum(map(is_serving, updated)), next(iter(troubles), None))
+        return cls(
+            num_live=len(live),
+            num_ready=len(ready),
+            num_updated=len(updated),
+            num_ready_updated=sum(map(is_serving, updated)),
+            num_running=sum(pod.is_running for pod in live),
+            trouble=next(iter(troubles), None),
+        )
 
 
 def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> tuple[Finding, ...]:
     """Every condition that is to be shown; Reconciling and Stalled only while they are true."""
-    parts = [_model(plan), _fit(plan, replicas), _available(plan, replicas), _progressing(plan, replicas)]
+    parts = [_model(plan), _fit(plan, replicas), _available(plan, replicas), _progressing(pool, plan, replicas)]
     parts += [_metrics(plan.size), _scaling(plan.size)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
@@ -68,13 +76,14 @@ def _fit(plan: Plan, replicas: Replicas) -> Finding | None:
     if plan.fit is None:
         return None
     status: ConditionStatus = "Unknown" if plan.fit.fit is None else "True" if plan.fit.fit.fits else "False"
-    return Finding(ConditionType.FITS, status, plan.fit.reason, plan.fit.message + _still_serving(plan, replicas))
+    untouched = "" if plan.fit.is_good else _still_serving(plan, replicas)
+    return Finding(ConditionType.FITS, status, plan.fit.reason, plan.fit.message + untouched)
 
 
 def _still_serving(plan: Plan, replicas: Replicas) -> str:
-    """What a spec that does not fit leaves untouched."""
+    """What a spec that cannot be carried out leaves untouched."""
     current = plan.revisions.current
-    if current is None or plan.fit is None or plan.fit.is_good or not replicas.num_ready:
+    if current is None or not replicas.num_ready:
         return ""
     who = "1 replica goes" if replicas.num_ready == 1 else f"{replicas.num_ready} replicas go"
     slots = "1 slot" if current.sizing.slots == 1 else f"{current.sizing.slots:,} slots"
@@ -90,7 +99,7 @@ def _available(plan: Plan, replicas: Replicas) -> Finding:
     return Finding(ConditionType.AVAILABLE, "False", Reason.NO_REPLICA_READY, "no replica serves yet")
 
 
-def _progressing(plan: Plan, replicas: Replicas) -> Finding | None:
+def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding | None:
     size, kind = plan.size, ConditionType.PROGRESSING
     if size is None:
         return None
@@ -103,18 +112,28 @@ def _progressing(plan: Plan, replicas: Replicas) -> Finding | None:
         return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
     if replicas.num_ready < size.num_desired:
         counted = f"{replicas.num_ready} of {size.num_desired} replicas are ready"
-        return Finding(kind, "True", Reason.REPLICAS_STARTING, counted)
+        return Finding(kind, "True", Reason.REPLICAS_STARTING, counted + _needs_secret(pool, replicas))
     if reason := _held_back(plan):
         return Finding(kind, "False", reason, "the change was not rolled out")
     return Finding(kind, "True", Reason.UP_TO_DATE, "every replica has the current template")
+
+
+def _needs_secret(pool: InferencePool, replicas: Replicas) -> str:
+    """Pods wait for a missing Secret without a word in their status, and the operator may not look at Secrets."""
+    secret = pool.spec.access.api_keys_secret_ref
+    if secret is None or replicas.num_running == replicas.num_live:
+        return ""
+    return f"; pods start once there is a Secret {secret.name} with the entry {secret.key}"
 
 
 def _held_back(plan: Plan) -> Reason | None:
     """Why the spec's change is in no template; None: it is, or the answer is still being looked for."""
     if plan.revisions.is_of_these_inputs:
         return None
+    if plan.fit is not None and plan.fit.is_good:
+        return Reason.ENGINE_ARGS_REFUSED if plan.args_refused else Reason.APPLY_FAILED
     if plan.fit is not None:
-        return Reason.APPLY_FAILED if plan.fit.is_good else plan.fit.reason
+        return plan.fit.reason
     return plan.model.reason if plan.model and plan.model.reason is not Reason.INSPECTING else None
 
 
@@ -147,6 +166,9 @@ def _stalled(plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> F
         return Finding(kind, "True", plan.model.reason, plan.model.message)
     if plan.fit and not plan.fit.is_good and not plan.revisions.is_of_these_inputs:
         return Finding(kind, "True", plan.fit.reason, plan.fit.message + _still_serving(plan, replicas))
+    if plan.args_refused and not plan.revisions.is_of_these_inputs:
+        said = plan.args_refused + _still_serving(plan, replicas)
+        return Finding(kind, "True", Reason.ENGINE_ARGS_REFUSED, said)
     return None
 
 

@@ -1,6 +1,7 @@
 """What should happen to one pool now: a value that can be printed, tested and carried out. Pure.
 
-    refused? ─▶ model known? ─▶ fits? ─▶ which template? ─▶ how many replicas? ─▶ who drains? ─▶ manifests, deletions
+    blocked? ─▶ model known? ─▶ fits? ─▶ flags known? ─▶ which template? ─▶ how many replicas? ─▶ who drains?
+             ─▶ manifests, deletions
 
 Every question has its module; this one asks them in order and keeps what is already so out of the plan. A template
 that was good stays applied while a newer wish waits for an answer or does not fit.
@@ -8,12 +9,13 @@ that was good stays applied while a newer wish waits for an answer or does not f
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drift import is_satisfied, stamped
+from tidegate_operator.extra_args import refusal
 from tidegate_operator.fitting import FitFinding, find_fit
 from tidegate_operator.inspection import ModelFinding, find_model
 from tidegate_operator.manifests.config_map import chat_template
@@ -73,6 +75,7 @@ class Plan:
     blocked: Blocked | None = None
     model: ModelFinding | None = None
     fit: FitFinding | None = None
+    args_refused: str = ""  # what is wrong with the engine flags that the pool adds
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
     pods_refused: str = ""  # why the Deployment's pods cannot be created
@@ -100,10 +103,14 @@ def plan(
         return Plan(pool.metadata.namespace, blocked=blocked, requeue_after_seconds=seconds)
     model = find_model(pool, observed, settings.engine.runtime, now)
     fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
-    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings) if may_roll else None)
+    args_refused = refusal(pool)
+    may_render = may_roll and not args_refused
+    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings) if may_render else None)
     if revisions.current is None:
-        return _nothing_deployed(pool, observed, model, fit)
-    return _deployed(pool, observed, settings, now, _Findings(model, fit, revisions, revisions.current))
+        steps = _nothing_deployed(pool, observed, model, fit)
+    else:
+        steps = _deployed(pool, observed, settings, now, _Findings(model, fit, revisions, revisions.current))
+    return replace(steps, args_refused=args_refused)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tidegate_core.launch import Device, EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import BadRevision
+from tidegate_operator.extra_args import with_extra_args
 from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
 from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.controller_revision import controller_revision
@@ -97,6 +98,8 @@ def inputs_hash(pool: InferencePool) -> str:
     said.append({"itlMilliseconds": spec.objectives.itl_milliseconds})
     if access := spec.access.model_dump(mode="json", by_alias=True, exclude_defaults=True):
         said.append({"access": access})
+    if engine := spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True):
+        said.append({"engine": engine})
     return _hash(said)
 
 
@@ -127,7 +130,7 @@ def choose_revision(
 
 def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, number: int) -> TemplateRevision:
     """A new template from the user's spec, this operator's defaults and a sizing that fits."""
-    launch = engine_launch(pool, fit, defaults)
+    launch = with_extra_args(engine_launch(pool, fit, defaults), pool)
     template = engine_template(
         pool,
         launch,
@@ -150,7 +153,7 @@ def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, num
 
 
 def engine_launch(pool: InferencePool, fit: Fit, defaults: EngineDefaults) -> EngineLaunch:
-    """The engine's arguments.
+    """The engine's arguments, as far as the operator sets them.
 
     On CUDA the KV pool is measured after loading; elsewhere nothing can be measured, so the planned size is given.
     """

@@ -46,6 +46,25 @@ def test_a_pool_that_stops_fitting_keeps_its_last_good_template(operator: Operat
     operator.assert_quiescent()
 
 
+def test_a_flag_that_is_refused_leaves_what_serves_and_its_correction_replaces_it(operator: OperatorUnderTest) -> None:
+    operator.apply(pool_manifest())
+    eventually(lambda: operator.is_condition("Ready", "True"))
+    template = operator.get("deployment", "chat")["spec"]["template"]
+    operator.apply(pool_manifest(engine={"extraArgs": ["--prefix-cache=off", "--port=80"]}))
+    eventually(lambda: operator.is_condition("Stalled", "True"))
+    stalled = operator.condition("Stalled")
+    assert stalled["reason"] == "EngineArgsRefused"
+    assert "--port is the operator's own; leave it out; 1 replica goes on serving" in stalled["message"]
+    assert operator.get("deployment", "chat")["spec"]["template"] == template
+    operator.apply(pool_manifest(engine={"extraArgs": ["--prefix-cache=off"]}))
+    eventually(lambda: operator.get("deployment", "chat")["spec"]["template"] != template)
+    eventually(lambda: operator.is_condition("Ready", "True"))
+    assert (
+        "--prefix-cache=off" in operator.get("deployment", "chat")["spec"]["template"]["spec"]["containers"][0]["args"]
+    )
+    operator.assert_quiescent()
+
+
 @pytest.mark.parametrize(
     ("ended", "reason", "is_stalled"),
     [

@@ -7,6 +7,7 @@ import pytest
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
 from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.plan import plan
 from tidegate_operator.resources import CONTROLLER_REVISION
@@ -64,6 +65,9 @@ def test_what_pods_do_not_see_is_no_input(spec: dict[str, Any]) -> None:
         {"queue": {"maxRequests": 1}},
         {"access": {"apiKeysSecretRef": {"name": "keys", "key": "keys"}}},
         {"access": {"trustFairnessHeader": True}},
+        {"model": {"uri": "pvc://models/qwen", "kvCacheDtype": "Int8"}},
+        {"queue": {"maxTokens": 1000}},
+        {"engine": {"extraArgs": ["--prefix-cache=off"]}},
         {"drain": {"timeoutSeconds": 5}},
         {"pod": {"labels": {"a": "b"}}},
     ],
@@ -76,6 +80,37 @@ def test_what_pods_see_is_an_input(spec: dict[str, Any]) -> None:
 def test_spelling_out_a_default_is_no_change() -> None:
     assert inputs_hash(pool(queue={"maxRequests": 64})) == inputs_hash(pool())
     assert inputs_hash(pool(access={"trustFairnessHeader": False})) == inputs_hash(pool())
+    assert inputs_hash(pool(engine={"extraArgs": []})) == inputs_hash(pool())
+
+
+@pytest.mark.parametrize(
+    ("spec", "inputs"),
+    [
+        ({}, "6dcedb469f"),
+        (
+            {
+                "model": {"uri": "pvc://models/qwen", "servedNames": ["a"], "chatTemplate": "x"},
+                "queue": {"maxRequests": 5, "maxWaitSeconds": 9},
+                "drain": {"timeoutSeconds": 9},
+            },
+            "7d3afdac61",
+        ),
+    ],
+    ids=["smallest", "full"],
+)
+def test_a_pool_stored_by_an_older_operator_keeps_its_hash_so_that_an_upgrade_restarts_nothing(
+    spec: dict[str, Any], inputs: str
+) -> None:
+    assert inputs_hash(pool(**spec)) == inputs, "as before there were keys, 8-bit dtypes and extra arguments"
+
+
+def test_a_revision_written_before_a_newer_field_of_sizing_can_be_read() -> None:
+    required = {name for name, field in SizingStatus.model_fields.items() if field.is_required()}
+    assert required == {
+        "fits", "binding_constraint", "memory_bytes", "runtime_bytes", "activation_bytes", "logits_bytes",
+        "reserve_bytes", "weight_bytes", "kv_bytes_per_token", "kv_fixed_bytes_per_sequence", "kv_blocks", "context",
+        "slots", "tensor_parallel", "resident_bytes",
+    }, "a new field needs a default: stored revisions lack it, and one that cannot be read restarts pods"  # fmt: skip
 
 
 def test_a_revision_survives_the_way_through_the_api_server() -> None:

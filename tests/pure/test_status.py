@@ -100,6 +100,24 @@ def test_what_keeps_a_pool_from_being_ready_is_its_reason(pods: tuple[Pod, ...],
     assert new.phase == reason
 
 
+def test_a_pod_that_may_be_waiting_for_its_secret_says_which_and_one_that_runs_does_not() -> None:
+    keys = {"access": {"apiKeysSecretRef": {"name": "chat-keys", "key": "api.keys"}}}
+    subject = pool(**keys)
+    observed = settled(subject)
+    current = plan(subject, observed, SETTINGS, NOW).revisions.current
+    assert current is not None
+    created = pod(template=current.template_hash, ready_since=None, is_running=False)
+
+    def message(which: Pod) -> str:
+        condition = after(replace(observed, pods=(which,)), **keys).condition(ConditionType.PROGRESSING)
+        assert condition is not None
+        return condition.message
+
+    counted = "0 of 1 replicas are ready"
+    assert message(created) == f"{counted}; pods start once there is a Secret chat-keys with the entry api.keys"
+    assert message(replace(created, is_running=True)) == counted
+
+
 def test_a_draining_replica_does_not_count_and_does_not_unready_the_pool() -> None:
     leaving = pod("b", draining_since=NOW, is_serving=False, ready_since=None)
     new = after(with_pods(pod("a"), leaving, replicas=1))

@@ -59,7 +59,9 @@ def test_what_is_written_reads_back_the_same() -> None:
         pytest.param({"replicas": "many"}, "spec.replicas: Input should be a valid integer", id="a wrong type"),
         pytest.param({"scaling": {"mode": "Magic"}}, "'Auto' or 'Manual'", id="an unknown mode"),
         pytest.param(
-            {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "int4"}}, "'Int8' or 'Fp8'", id="an unknown KV dtype"
+            {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "int4"}},
+            "'Int8' or 'Fp8'",
+            id="an unknown KV dtype",
         ),
         pytest.param(
             {"accelerator": {"memory": "lots"}}, "spec.accelerator.memory: 'lots' is not a quantity", id="a size"

@@ -46,6 +46,9 @@ class Reason(StrEnum):
         "no node has the accelerator, or its memory is not known; the message says what to do",
     )
 
+    # Progressing, Stalled
+    ENGINE_ARGS_REFUSED = "EngineArgsRefused", "engine.extraArgs has a flag that is unknown or set by another field"
+
     # Available, Progressing
     REPLICA_SERVING = "ReplicaServing", "at least one replica serves"
     NO_REPLICA_READY = "NoReplicaReady", "no replica serves yet"

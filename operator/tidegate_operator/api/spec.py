@@ -147,6 +147,16 @@ class Access(ApiModel):
     the tenant."""
 
 
+class Engine(ApiModel):
+    """What the other fields have no word for."""
+
+    extra_args: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        default=(), max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """More flags of `tidegate serve`, such as --tool-parser=hermes, --prefix-cache=off or, for cpu pools,
+    --deterministic. Flags that other fields set are refused."""
+
+
 class Drain(ApiModel):
     """How a replica leaves."""
 
@@ -222,6 +232,8 @@ class InferencePoolSpec(ApiModel):
     """What may wait in front of a replica."""
     access: Access = Access()
     """Who may use the API."""
+    engine: Engine = Engine()
+    """Flags of the engine."""
     drain: Drain = Drain()
     """How a replica leaves."""
     pod: PodSettings = PodSettings()

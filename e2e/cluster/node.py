@@ -166,6 +166,7 @@ def kubelet_configuration(spec: ClusterSpec, files: NodeFiles) -> str:
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(spec.pki / f"{files.name}.crt"),
             "tlsPrivateKeyFile": str(spec.pki / f"{files.name}.key"),
+            "syncFrequency": "5s",  # a changed Secret reaches running pods in seconds, not after a minute
             "nodeStatusUpdateFrequency": "1s",  # so that a device plugin's GPUs are seen at once, not after 10 s
             "nodeStatusReportFrequency": "5m",  # unchanged status is still written as rarely as usual
             "evictionHard": {

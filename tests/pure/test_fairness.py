@@ -67,9 +67,22 @@ def test_a_lower_priority_number_goes_first_and_guaranteed_before_spot():
     engine.queue.add(of_tenant("a", "spot", priority=-9, service_class=ServiceClass.SPOT))
     engine.queue.add(of_tenant("a", "low", priority=5))
     engine.queue.add(of_tenant("a", "usual"))
-    engine.queue.add(of_tenant("b", "high", priority=-1))
+    engine.queue.add(of_tenant("a", "high", priority=-1))
     assert [request.request_id for request in engine.queue.snapshot()] == ["high", "usual", "low", "spot"]
     assert start_order(engine) == ["now", "high", "usual", "low", "spot"]
+
+
+def test_calling_everything_urgent_does_not_get_a_tenant_ahead_of_others():
+    engine = engine_of(ScriptedRunner(100), slots=1)
+    for i in range(20):
+        engine.queue.add(of_tenant("pushy", f"pushy-{i}", priority=-100))
+    engine.step()
+    for i in range(5):
+        engine.queue.add(of_tenant("calm", f"calm-{i}", priority=100))
+    predicted = [request.request_id for request in engine.queue.snapshot()]
+    assert max(predicted.index(f"calm-{i}") for i in range(5)) < 12
+    order = start_order(engine)
+    assert max(order.index(f"calm-{i}") for i in range(5)) < 12
 
 
 def test_cached_prompt_tokens_cost_nothing():

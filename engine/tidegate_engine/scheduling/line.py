@@ -1,10 +1,10 @@
-"""The order in which requests of one service class start: who was preempted, then priority, tenant, arrival.
+"""The order in which requests of one service class start: who was preempted, then tenant, priority, arrival.
 
-    preempted   r7 r9                      they were running already
-    priority 0  tenant a: r1 r4 r5         the tenant with the smallest counter goes next, and within
-                tenant b: r2               it the first come
-    priority 5  tenant a: r3
+    preempted   r7 r9                                    they were running already
+    tenant a    priority 0: r1 r4 r5  priority 5: r3     the tenant with the smallest counter goes next, and within it
+    tenant b    priority 0: r2                           the most urgent, of those the first come
 
+Priority comes after the tenant, so nobody gets ahead of others by calling everything urgent.
 RequestQueue has a line for each class and calls it under its lock. Counters and arrivals only grow, so what the heap
 says about a lane is never too much: its top is looked at again and sunk until it is true. O(log lanes) amortized.
 """
@@ -24,8 +24,8 @@ USUAL_OUTPUT_TOKENS = 256  # what an answer is taken to cost its tenant when the
 class Turn(NamedTuple):
     """What lanes are sorted by. Arrivals are unique, so no two are equal."""
 
-    priority: int
     virtual_tokens: int
+    priority: int
     arrival: int
 
 
@@ -39,7 +39,7 @@ class Lane:
 
     def turn(self) -> Turn:
         arrival, _ = next(iter(self.arrivals.values()))
-        return Turn(self.priority, self.account.virtual_tokens, arrival)
+        return Turn(self.account.virtual_tokens, self.priority, arrival)
 
     def requests(self) -> Iterator[Request]:
         return (request for _, request in self.arrivals.values())
@@ -101,13 +101,11 @@ class Line:
 
     def order(self) -> list[Request]:
         """Everybody in the order in which they will start, if each costs its tenant the usual answer."""
-        by_priority: dict[int, list[Lane]] = {}
+        by_tenant: dict[str, list[Lane]] = {}
         for lane in self._lanes.values():
-            by_priority.setdefault(lane.priority, []).append(lane)
-        order = list(self._preempted.values())
-        for priority in sorted(by_priority):
-            order += _played_forward(by_priority[priority])
-        return order
+            by_tenant.setdefault(lane.account.tenant, []).append(lane)
+        tenants = [sorted(lanes, key=Lane.turn) for lanes in by_tenant.values()]
+        return [*self._preempted.values(), *_played_forward(tenants)]
 
     def _next_lane(self) -> Lane | None:
         while self._heap:
@@ -128,21 +126,30 @@ class Line:
             heapq.heapify(self._heap)
 
 
-def _played_forward(lanes: list[Lane]) -> Iterator[Request]:
-    if len(lanes) == 1:
-        yield from lanes[0].requests()
+def _played_forward(tenants: list[list[Lane]]) -> Iterator[Request]:
+    """From each tenant's lanes, most urgent first: whose turn it is, charged, again and again."""
+    if len(tenants) == 1:
+        for lane in tenants[0]:
+            yield from lane.requests()
         return
-    turns = [(lane.turn(), iter(lane.arrivals.values())) for lane in lanes]
-    upcoming = [(turn.virtual_tokens, *next(waiting), waiting) for turn, waiting in turns]
+    upcoming = []
+    for lanes in tenants:
+        waiting = _in_order(lanes)
+        upcoming.append((lanes[0].account.virtual_tokens, *next(waiting), waiting))
     heapq.heapify(upcoming)
     while upcoming:
-        virtual_tokens, _, request, waiting = upcoming[0]
+        virtual_tokens, _, _, request, waiting = upcoming[0]
         yield request
         behind = next(waiting, None)
         if behind is None:
             heapq.heappop(upcoming)
         else:
             heapq.heapreplace(upcoming, (virtual_tokens + _usual_cost(request), *behind, waiting))
+
+
+def _in_order(lanes: list[Lane]) -> Iterator[tuple[int, int, Request]]:
+    """(priority, arrival, request) of one tenant."""
+    return ((lane.priority, arrival, request) for lane in lanes for arrival, request in lane.arrivals.values())
 
 
 def _usual_cost(request: Request) -> int:

@@ -9,7 +9,13 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 
 
-def eventually(predicate: Callable[[], T], *, timeout_seconds: float = 30.0, what: str = "") -> T:
+def eventually(
+    predicate: Callable[[], T | None],
+    *,
+    timeout_seconds: float = 30.0,
+    what: str = "",
+    poll_seconds: float = POLL_SECONDS,
+) -> T:
     """The predicate's first true value; AssertionError with its last value after the deadline.
 
     An AssertionError inside the predicate counts as "not yet", so that a block of asserts can be polled.
@@ -24,7 +30,7 @@ def eventually(predicate: Callable[[], T], *, timeout_seconds: float = 30.0, wha
             last = error
         if time.monotonic() > end:
             raise AssertionError(f"{what or predicate.__name__} did not become true in {timeout_seconds} s: {last!r}")
-        time.sleep(POLL_SECONDS)
+        time.sleep(poll_seconds)
 
 
 async def eventually_async(

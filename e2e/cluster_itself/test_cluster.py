@@ -22,7 +22,7 @@ from e2e.cluster.paths import REPOSITORY
 from e2e.cluster.pods import RestrictedPod
 from e2e.cluster.spec import ClusterSpec
 from e2e.cluster.volumes import VENV_MOUNT
-from waiting import eventually
+from tests.waiting import eventually
 
 SERVE = ("python", "-m", "http.server", "8080", "--directory", "/tmp")
 WITHOUT_PROXY = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -1,22 +1,14 @@
-"""Waiting for a cluster: poll with a deadline, say what was awaited."""
+"""Waiting for a cluster: as tests wait, at the pace of a kubectl."""
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from tests.waiting import eventually
+
 T = TypeVar("T")
-POLL_SECONDS = 0.25
-
-
-class TimedOut(Exception):
-    """Something did not happen in time."""
+POLL_SECONDS = 0.25  # each look is a process on a machine that has better things to do
 
 
 def wait_for(what: str, predicate: Callable[[], T | None], timeout_seconds: float) -> T:
-    """The predicate's first true value. Raises TimedOut with `what` and the last value."""
-    deadline = time.monotonic() + timeout_seconds
-    while not (value := predicate()):
-        if time.monotonic() > deadline:
-            raise TimedOut(f"{what}: not within {timeout_seconds:.0f} s; last seen: {value!r}")
-        time.sleep(POLL_SECONDS)
-    return value
+    """The predicate's first true value. AssertionError with `what` and the last value."""
+    return eventually(predicate, timeout_seconds=timeout_seconds, what=what, poll_seconds=POLL_SECONDS)

@@ -107,7 +107,7 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
         return Finding(kind, "False", replicas.trouble.reason, replicas.trouble.message)
     if replicas.num_updated < replicas.num_live:
         counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
-        return Finding(kind, "True", Reason.ROLLING_OUT, counted)
+        return Finding(kind, "True", Reason.ROLLING_OUT, counted + _needs_secret(pool, replicas))
     if replicas.num_live != size.num_desired:
         return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
     if replicas.num_ready < size.num_desired:

@@ -70,6 +70,7 @@ def test_three_lines_of_spec_work_and_get_their_defaults(kubectl: Kubectl) -> No
         "scaling": {"mode": "Auto", "scaleDownHoldSeconds": 300},
         "queue": {"maxRequests": 64, "maxWaitSeconds": 30},
         "access": {"trustFairnessHeader": False},
+        "engine": {},
         "drain": {"timeoutSeconds": 120},
         "pod": {"resources": {}},
         "suspend": False,

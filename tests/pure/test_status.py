@@ -108,14 +108,15 @@ def test_a_pod_that_may_be_waiting_for_its_secret_says_which_and_one_that_runs_d
     assert current is not None
     created = pod(template=current.template_hash, ready_since=None, is_running=False)
 
-    def message(which: Pod) -> str:
-        condition = after(replace(observed, pods=(which,)), **keys).condition(ConditionType.PROGRESSING)
+    def message(*which: Pod) -> str:
+        condition = after(replace(observed, pods=which), **keys).condition(ConditionType.PROGRESSING)
         assert condition is not None
         return condition.message
 
-    counted = "0 of 1 replicas are ready"
-    assert message(created) == f"{counted}; pods start once there is a Secret chat-keys with the entry api.keys"
+    counted, hint = "0 of 1 replicas are ready", "; pods start once there is a Secret chat-keys with the entry api.keys"
+    assert message(created) == counted + hint
     assert message(replace(created, is_running=True)) == counted
+    assert message(pod("old", template="older"), created).endswith(f"have the current template{hint}")
 
 
 def test_a_draining_replica_does_not_count_and_does_not_unready_the_pool() -> None:

@@ -179,8 +179,8 @@ def test_an_operator_with_other_templates_restarts_no_pod_until_inputs_change(op
         return str(operator.get("deployment", "chat")["spec"]["template"]["spec"]["containers"][0]["image"])
 
     eventually(lambda: image().endswith("newer"))
+    eventually(lambda: pods.isdisjoint(pod["metadata"]["uid"] for pod in operator.engine_pods()))
     become_ready(operator)
-    assert {pod["metadata"]["uid"] for pod in operator.engine_pods()}.isdisjoint(pods)
     operator.assert_quiescent()
 
 

@@ -53,6 +53,7 @@ class RemedyKind(StrEnum):
 
     KV_8BIT = "kv8Bit"
     WEIGHTS_8BIT = "weights8Bit"
+    BOTH_8BIT = "both8Bit"  # where neither alone helps
     WEIGHTS_4BIT = "weights4Bit"
     MORE_GPUS = "moreGpus"
     SMALLER_CONTEXT = "smallerContext"

@@ -44,17 +44,17 @@ def _within_the_model(case: Case) -> tuple[Remedy, ...]:
 def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
     for kind, action, case in attempts:
         better = estimate(case)
-        if better.fits and (not fit.fits or better.context > fit.context):
+        if _helps(better, fit):
             slots = "1 slot" if better.slots == 1 else f"{better.slots:,} slots"
             yield Remedy(kind, f"{action}: context {better.context:,}, {slots}", better.context, better.slots)
 
 
+def _helps(better: Fit, fit: Fit) -> bool:
+    return better.fits and (not fit.fits or better.context > fit.context)
+
+
 def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:
-    if case.storage.kv_width != KV_8BIT:
-        yield RemedyKind.KV_8BIT, "int8 KV cache", replace(case, storage=replace(case.storage, kv_width=KV_8BIT))
-    if case.storage.quantization is None and case.target.device == Device.CPU:
-        int8 = replace(case.storage, quantization=Quantization.INT8)
-        yield RemedyKind.WEIGHTS_8BIT, "int8 weights", replace(case, storage=int8)
+    yield from _eight_bits(fit, case)
     yield RemedyKind.WEIGHTS_4BIT, "4-bit weights", replace(case, storage=replace(case.storage, are_weights_4bit=True))
     if case.target.device == Device.CUDA:
         yield from _more_gpus(fit, case)
@@ -63,6 +63,21 @@ def _attempts(fit: Fit, case: Case) -> Iterator[_Attempt]:
         yield RemedyKind.SMALLER_CONTEXT, f"context.min {fit.context:,}", replace(case, demand=smaller)
     larger_gpu = list(_larger_gpu(fit, case)) if case.target.device == Device.CUDA else []
     yield from larger_gpu or _more_memory(fit, case)
+
+
+def _eight_bits(fit: Fit, case: Case) -> list[_Attempt]:
+    """For the KV cache, for weights; for both only where neither alone helps."""
+    attempts: list[_Attempt] = []
+    if case.storage.kv_width != KV_8BIT:
+        narrow = replace(case.storage, kv_width=KV_8BIT)
+        attempts.append((RemedyKind.KV_8BIT, "int8 KV cache", replace(case, storage=narrow)))
+    if case.storage.quantization is None and case.target.device == Device.CPU:
+        int8 = replace(case.storage, quantization=Quantization.INT8)
+        attempts.append((RemedyKind.WEIGHTS_8BIT, "int8 weights", replace(case, storage=int8)))
+    if len(attempts) == 2 and not any(_helps(estimate(tried), fit) for _, _, tried in attempts):
+        both = replace(case.storage, kv_width=KV_8BIT, quantization=Quantization.INT8)
+        attempts.append((RemedyKind.BOTH_8BIT, "int8 weights and int8 KV cache", replace(case, storage=both)))
+    return attempts
 
 
 def _is_enough(case: Case, fit: Fit) -> bool:

@@ -192,6 +192,8 @@ def _in_the_spec(pool: InferencePool, remedy: Remedy) -> str:
             return f"set model.kvCacheDtype to {KvCacheDtype.INT8} {gives}"
         case RemedyKind.WEIGHTS_8BIT:
             return f"set model.quantization to {WeightQuantization.INT8} {gives}"
+        case RemedyKind.BOTH_8BIT:
+            return f"set model.quantization and model.kvCacheDtype to {WeightQuantization.INT8} {gives}"
         case RemedyKind.SMALLER_CONTEXT if not remedy.slots:  # the model allows it, the device needs more than that
             return f"set context.min to at most {remedy.context}"
         case RemedyKind.SMALLER_CONTEXT:

@@ -70,6 +70,25 @@ def test_a_cpu_pool_whose_weights_do_not_fit_is_told_the_field_and_gets_what_tha
     assert "quantization" not in better
 
 
+def test_a_cpu_pool_that_needs_8_bits_twice_is_told_both_fields_and_gets_what_that_promises() -> None:
+    tight = {
+        "accelerator": {"resource": "cpu"},
+        "pod": {"resources": {"limits": {"memory": "13Gi"}}},
+        "context": {"max": 32_768, "min": 32_768},
+    }
+    message = find_fit(pool(**tight), shape_of(), None).message
+    found = re.search(
+        r"help: set model\.quantization and model\.kvCacheDtype to Int8 \(context ([\d,]+), (\d+ slots?)\)", message
+    )
+    assert found is not None
+    better = find_fit(pool(**tight, model={**int8_model(), "kvCacheDtype": "Int8"}), shape_of(), None)
+    assert better.is_good
+    assert f"context {found[1]}" in better.message
+    assert found[2] in better.message
+    for alone in ({"quantization": "Int8"}, {"kvCacheDtype": "Int8"}):
+        assert not find_fit(pool(**tight, model={**pool().spec.model.to_wire(), **alone}), shape_of(), None).is_good
+
+
 def test_int8_weights_are_a_way_out_on_cpu_only_and_keep_what_was_chosen_for_the_kv_cache() -> None:
     demand = Demand(context_max=8192, context_min=8192)
     cpu, cuda = (Target(device, 16 * 2**30) for device in (Device.CPU, Device.CUDA))

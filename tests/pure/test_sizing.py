@@ -406,7 +406,9 @@ shapes = st.builds(
 targets = st.builds(
     Target,
     device=st.sampled_from(Device),
-    memory_bytes=st.builds(int.__add__, st.sampled_from([0, GIB, 8 * GIB, 24 * GIB, 80 * GIB]), st.integers(0, GIB)),
+    memory_bytes=st.builds(
+        int.__add__, st.sampled_from([0, GIB, 8 * GIB, 24 * GIB, 80 * GIB, 640 * GIB]), st.integers(0, GIB)
+    ),
     utilisation=st.floats(0.5, 1.0),
     tensor_parallel=st.just(1),
     bandwidth=st.none() | st.integers(10**9, 10**13),

@@ -274,6 +274,14 @@ async def test_connections_are_closed_while_requests_wait_and_kept_otherwise():
         assert (await served.client.get("/v1/models")).headers["connection"] == "close"
 
 
+async def test_health_is_what_load_generators_ask_first_and_says_when_to_go_elsewhere():
+    async with running_app() as served:
+        assert (await served.client.get("/health")).status_code == 200
+        served.engine.drain()
+        refusal = await served.client.get("/health")
+        assert (refusal.status_code, refusal.json()["error"]["code"]) == (503, "draining")
+
+
 async def test_a_stream_that_waits_sends_comments_so_that_proxies_do_not_cut_it():
     async with running_app(ping_seconds=0.01) as served:
         with served.gate.closed():
@@ -306,6 +314,26 @@ async def test_nobody_waits_for_anothers_long_prompt_to_be_tokenized():
     codec = HeldCodec()
     async with running_app(codec=codec) as served:
         held = served.background("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 2})
+        await served.eventually(codec.is_busy.is_set)
+        models = await served.client.get("/v1/models")
+        other = await served.client.post("/v1/completions", json={"model": MODEL, "prompt": [1], "max_tokens": 2})
+        codec.release.set()
+        assert models.status_code == other.status_code == (await held).status_code == 200
+
+
+class HeldTemplate(HeldCodec):
+    """Rendering a conversation takes until released."""
+
+    def apply_chat_template(self, messages, options=DEFAULT_OPTIONS):
+        self.is_busy.set()
+        self.release.wait()
+        return super().apply_chat_template(messages, options)
+
+
+async def test_nobody_waits_for_anothers_long_conversation_to_be_rendered():
+    codec = HeldTemplate()
+    async with running_app(codec=codec) as served:
+        held = served.background("/v1/chat/completions", chat(max_tokens=2))
         await served.eventually(codec.is_busy.is_set)
         models = await served.client.get("/v1/models")
         other = await served.client.post("/v1/completions", json={"model": MODEL, "prompt": [1], "max_tokens": 2})

@@ -2,22 +2,28 @@
 
 import subprocess
 import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 from running import answers, greedy_params
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import EngineLaunch
+from tidegate_core.memory import LOGITS_ROWS, overhead_of
 from tidegate_core.storage import KvDtype
+from tidegate_engine.attention import reference
+from tidegate_engine.compute import torch_loading
 from tidegate_engine.compute.kv_dtype import check_kv_dtype
+from tidegate_engine.compute.torch_loading import LoadedModel
 from tidegate_engine.compute.torch_runner import TorchRunner
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.runner import ScheduledRow, StepBatch
-from tiny_models import save_tiny_model
+from tiny_models import greedy, save_tiny_model
 
 PROMPTS = [[5, 9, 1], [7] * 40, [3, 100, 42, 8, 15, 16, 23]]
 KV_BYTES = 2**21
@@ -60,6 +66,29 @@ def test_other_seeds_give_other_answers(runner):
     assert len({tuple(answer) for answer in answers(runner, [PROMPTS[0]] * 4, params)}) == 4
 
 
+def penalised(logits: torch.Tensor, prompt: list[int], output: list[int], sampling: SamplingParams) -> torch.Tensor:
+    """As OpenAI and vLLM define it, token by token."""
+    for token_id in {*prompt, *output}:
+        logits[token_id] *= sampling.repetition_penalty ** (-1 if logits[token_id] > 0 else 1)
+    for token_id in set(output):
+        logits[token_id] -= sampling.presence_penalty + sampling.frequency_penalty * output.count(token_id)
+    return logits
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty", "repetition_penalty"])
+def test_each_token_is_penalised_by_all_before_it_and_neighbours_are_not(name, runner, folder):
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    asked = drawn(temperature=0.0, **{name: 1.5})
+    expected: list[int] = []
+    while len(expected) < 20:
+        with torch.no_grad():
+            logits = model(torch.tensor([PROMPTS[0] + expected])).logits[0, -1]
+        expected.append(int(penalised(logits, PROMPTS[0], expected, asked).argmax()))
+    bent, plain = answers(runner, [PROMPTS[0]] * 2, [asked, greedy_params(20)])
+    assert bent == expected
+    assert plain == greedy(model, PROMPTS[0], 20) != bent
+
+
 def test_requests_without_a_seed_differ_but_a_repeated_step_does_not(runner):
     hot = SamplingParams(max_tokens=1, temperature=5.0)
     repeated = {runner.run(StepBatch((row("a", sampling=hot),))) for _ in range(3)}
@@ -81,6 +110,47 @@ def test_more_sampled_rows_than_logits_are_kept_at_once_are_all_answered(runner)
     rows = [ScheduledRow(str(i), (i,), 0, ((i,),), greedy_params(1), 0) for i in range(100)]
     together = runner.run(StepBatch(tuple(rows)))
     assert [runner.run(StepBatch((single,)))[0] for single in rows[::9]] == list(together[::9])
+
+
+@dataclass
+class NotingModel:
+    """The model's logits, of hidden states that are all alike; notes how much it was asked for."""
+
+    loaded: LoadedModel
+    num_tokens: list[int] = field(default_factory=list)
+    num_logits_rows: list[int] = field(default_factory=list)
+
+    def hidden(self, token_ids: torch.Tensor, *_: object) -> torch.Tensor:
+        self.num_tokens.append(len(token_ids))
+        return torch.zeros(len(token_ids), 64)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        self.num_logits_rows.append(len(hidden))
+        return self.loaded.model.logits(hidden)
+
+
+@pytest.fixture
+def noting(folder) -> tuple[TorchRunner, NotingModel]:
+    launch = EngineLaunch(model=str(folder), kv_memory=KV_BYTES, context=256, threads=2)
+    loaded = torch_loading.load(launch, folder)
+    plan = torch_loading.plan_pool(launch, loaded)
+    cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
+    model = NotingModel(loaded)
+    return TorchRunner(replace(loaded, model=model), plan, cache, reference.attend, b"entropy"), model
+
+
+def test_no_more_rows_of_logits_are_sampled_from_at_once_than_the_plan_has_memory_for(noting):
+    runner, model = noting
+    runner.run(StepBatch(tuple(ScheduledRow(str(i), (i,), 0, ((i,),), greedy_params(1), 0) for i in range(150))))
+    assert (sum(model.num_logits_rows), max(model.num_logits_rows)) == (150, LOGITS_ROWS[Device.CPU])
+    planned = overhead_of(model.loaded.shape, model.loaded.target).logits
+    assert planned >= max(model.num_logits_rows) * runner.vocab_size * torch.float32.itemsize
+
+
+def test_a_loaded_engine_is_warm_after_a_prompt_of_two_blocks_and_a_token(noting):
+    runner, model = noting
+    runner.warm_up()
+    assert model.num_tokens == [2 * runner.block_size, 1]
 
 
 def test_a_token_outside_the_vocabulary_fails_its_step_and_no_other(runner):

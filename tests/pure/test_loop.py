@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import math
+import re
 import threading
 import weakref
 from collections import Counter
@@ -219,6 +220,24 @@ def test_an_impossible_request_is_refused_at_the_door_and_not_counted(num_prompt
     with pytest.raises(error):
         submit(loop, "bad", num_prompt, max_tokens)
     assert (loop.load().arrivals, loop.load().rejects) == (0, 0)
+
+
+@pytest.mark.parametrize("kv_windows", [(None,), (None, 64), (64, None, 100)])
+def test_what_the_pool_cannot_hold_is_refused_although_the_context_could_and_the_longest_that_it_holds_ends(kv_windows):
+    async def scenario():
+        loop = loop_of(num_blocks=60, kv_windows=kv_windows)
+        loop.start()
+        with pytest.raises(NeverFits) as refusal:
+            submit(loop, "beyond", 2000, 48)
+        longest = int(re.search(r"holds (\d+) tokens", str(refusal.value))[1])
+        assert 200 < longest < 2048
+        with pytest.raises(NeverFits):
+            submit(loop, "one-too-many", longest - 18, 20)
+        answers = await asyncio.gather(read(submit(loop, "longest", longest - 19, 20)), read(submit(loop, "behind")))
+        assert answers == [(20, FinishReason.LENGTH)] * 2
+        await loop.stop()
+
+    asyncio.run(scenario())
 
 
 def test_step_age_grows_only_while_there_is_work_that_does_not_advance():

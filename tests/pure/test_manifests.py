@@ -183,6 +183,15 @@ def test_probes_wait_for_the_weights_and_the_grace_for_the_drain() -> None:
     assert engine["lifecycle"]["preStop"]["sleep"]["seconds"] > 0
 
 
+def test_every_probe_asks_the_admin_port_and_none_the_api() -> None:
+    found = {name: probe["httpGet"] for name, probe in container(pool()).items() if name.endswith("Probe")}
+    assert {name: (probe["path"], probe["port"]) for name, probe in found.items()} == {
+        "startupProbe": ("/readyz", 8001),
+        "readinessProbe": ("/readyz", 8001),
+        "livenessProbe": ("/livez", 8001),
+    }
+
+
 def test_a_rollout_may_take_as_long_as_a_node_that_boots_and_a_load_that_is_slow() -> None:
     found = children(pool())["Deployment"]["spec"]
     assert found["progressDeadlineSeconds"] >= 600 + startup_seconds(16 * 10**9)

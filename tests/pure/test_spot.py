@@ -8,10 +8,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scripted_engine import RememberingRunner, ScriptedRunner, collect, engine_of, request_of, run_until_idle
+from scripted_engine import (
+    RememberingRunner,
+    ScriptedRunner,
+    VirtualClock,
+    collect,
+    engine_of,
+    request_of,
+    run_until_idle,
+)
 from tidegate_engine.engine import Engine
+from tidegate_engine.errors import QueueFull
 from tidegate_engine.request import FinishReason, Request, ServiceClass, Terms
 from tidegate_engine.runner import StepBatch
+from tidegate_engine.scheduling.door import Door
+from tidegate_engine.scheduling.queue import QueueLimits
+from tidegate_engine.scheduling.step_fit import StepTime
 
 NUM_EXAMPLES = int(os.environ.get("TIDEGATE_EXAMPLES", "25"))  # a thousand and more, with --timeout=0, for a long run
 SPOT = Terms(service_class=ServiceClass.SPOT)
@@ -168,6 +180,23 @@ def test_a_preempted_request_is_first_of_its_class_and_never_refused():
     assert spot.finish_reason is FinishReason.LENGTH
 
 
+def test_a_preempted_request_comes_back_behind_a_queue_that_filled_meanwhile():
+    clock = VirtualClock()
+    engine = crowded(clock=clock, step_time=StepTime(0.01))
+    (spot,) = engine.scheduler.running
+    engine.step()
+    door = Door(engine, QueueLimits(2, 1e6), clock=clock)
+    for name in ("waits", "waits-too"):
+        door.enter(request_of(name, 180, 76))
+    while not spot.num_preemptions:
+        engine.step()
+    with pytest.raises(QueueFull):
+        door.enter(request_of("late", 180, 76))
+    assert len(engine.queue) == 3, "one more than may wait: the door is asked once"
+    run_until_idle(engine)
+    assert (spot.finish_reason, spot.num_outputs) == (FinishReason.LENGTH, 28)
+
+
 def test_a_resumed_request_is_not_preempted_again_in_every_step():
     """Two spot answers outgrow what was expected of them, over and over, in a pool that holds only one of them."""
     engine = engine_of(ScriptedRunner(40))
@@ -218,7 +247,7 @@ def test_a_spot_request_leaves_the_last_slot_to_a_guaranteed_one_that_waits():
 def test_a_result_that_was_computed_before_a_preemption_is_dropped():
     """As if the runner worked a step ahead: the request loses its blocks while its row is computed."""
 
-    class PreemptsMeanwhile(ScriptedRunner):
+    class PreemptsMeanwhile(RememberingRunner):
         def run(self, batch: StepBatch):
             if len(self.batches) == 3:
                 engine.scheduler.preempt(engine.scheduler.running[0])
@@ -226,7 +255,7 @@ def test_a_result_that_was_computed_before_a_preemption_is_dropped():
 
     engine = engine_of(PreemptsMeanwhile(100))
     engine.queue.add(spot_of("spot", 30, 10))
-    undisturbed = engine_of(ScriptedRunner(100))
+    undisturbed = engine_of(RememberingRunner(100))
     undisturbed.queue.add(spot_of("spot", 30, 10))
     assert run_until_idle(engine) == run_until_idle(undisturbed)
     assert engine.counters.preemptions == 1

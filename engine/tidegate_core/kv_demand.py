@@ -53,12 +53,18 @@ class KvDemand:
     def decoding_blocks(self, num_tokens: int) -> int:
         """At most, by a sequence that samples a token a step."""
         blocks = -(-num_tokens // self.block_size)
-        return self.num_growing * blocks + sum(cap.num_groups * min(blocks, cap.decoding) for cap in self.caps)
+        total = self.num_growing * blocks
+        for cap in self.caps:
+            total += cap.num_groups * min(blocks, cap.decoding)
+        return total
 
     def prefilling_blocks(self, num_tokens: int) -> int:
         """At most, by a sequence in the midst of its prompt; also the most it ever holds on its way to this length."""
         blocks = -(-num_tokens // self.block_size)
-        return self.num_growing * blocks + sum(cap.num_groups * min(blocks, cap.prefilling) for cap in self.caps)
+        total = self.num_growing * blocks
+        for cap in self.caps:
+            total += cap.num_groups * min(blocks, cap.prefilling)
+        return total
 
     def fixed_blocks(self) -> int:
         """What a long sequence holds beside the groups that grow."""

@@ -13,7 +13,7 @@ from tidegate_engine.errors import EngineFailed, GrammarFailed
 from tidegate_engine.outputs import ending_of, take_prompt_logprobs, token_chunk
 from tidegate_engine.patience import Patience
 from tidegate_engine.request import FinishReason, Request, SamplingParams, TokenChunk
-from tidegate_engine.runner import RowResult, Runner, ScheduledRow
+from tidegate_engine.runner import RowOutput, RowResult, Runner, ScheduledRow
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.budget import MIN_CHUNK_TOKENS, BudgetLimits, token_budget
 from tidegate_engine.scheduling.isolation import run_isolated
@@ -103,7 +103,7 @@ class Engine:
         results = run_isolated(self._runner, step.rows)
         self.counters.step_tokens.observe(step.num_tokens)
         self._num_context_tokens = step.num_context_tokens
-        num_failed = sum(isinstance(result, Exception) for result in results)
+        num_failed = len([result for result in results if isinstance(result, Exception)])
         if not num_failed:
             self.patience.end(step.num_tokens)
             self.step_times.observe(step.num_tokens, step.num_context_tokens, self._clock() - started)
@@ -121,29 +121,25 @@ class Engine:
     def _finish_step(self, step: Step, results: list[RowResult]) -> list[RequestOutput]:
         outputs = []
         for request, row, result in zip(step.requests, step.rows, results, strict=True):
-            output = self._finish_row(request, row, result)
-            if output:
-                outputs.append(output)
+            if row.epoch != request.num_preemptions or request.finish_reason:
+                continue  # it was preempted or has ended since: its tables belong to others by now
+            chunk = self._fail(request, result) if isinstance(result, Exception) else self._take(request, row, result)
+            if chunk is not None:
+                outputs.append(RequestOutput(request.request_id, chunk))
+        self.counters.generation_tokens += sum([len(output.chunk.token_ids) for output in outputs])
         return outputs
 
-    def _finish_row(self, request: Request, row: ScheduledRow, result: RowResult) -> RequestOutput | None:
-        if row.epoch != request.num_preemptions or request.finish_reason:
-            return None  # it was preempted or has ended since: its tables belong to others by now
-        if isinstance(result, Exception):
-            return self._fail(request, result)
-        if result is None:
-            self.scheduler.computed(request, len(row.token_ids), None)
-            return None
-        token_id = result.token_id
+    def _take(self, request: Request, row: ScheduledRow, output: RowOutput | None) -> TokenChunk | None:
+        token_id = None if output is None else output.token_id
         self.scheduler.computed(request, len(row.token_ids), token_id)
+        if output is None:
+            return None
         if row.extras:
-            take_prompt_logprobs(request, row, result)
+            take_prompt_logprobs(request, row, output)
         if token_id is None:
             return None
         if row.num_outputs == 0:
-            self.counters.prompt_tokens += request.num_prompt_tokens
-            self._count_hit(request)
-        self.counters.generation_tokens += 1
+            self._count_prompt(request)
         try:
             ending = ending_of(request, token_id)
         except GrammarFailed as error:
@@ -151,18 +147,19 @@ class Engine:
         if ending.reason:
             self.scheduler.end(request.request_id, ending.reason)
             self.counters.finished[ending.reason] += 1
-        return RequestOutput(request.request_id, token_chunk(request, result, ending))
+        return token_chunk(request, token_id, output.logprobs, ending)
 
-    def _count_hit(self, request: Request) -> None:
+    def _count_prompt(self, request: Request) -> None:
+        self.counters.prompt_tokens += request.num_prompt_tokens
         if self.pool.has_prefix_cache:
             self.counters.prefix_queried_tokens += request.num_prompt_tokens
             self.counters.prefix_hit_tokens += request.num_cached_tokens
 
-    def _fail(self, request: Request, error: Exception) -> RequestOutput:
+    def _fail(self, request: Request, error: Exception) -> TokenChunk:
         log.error("request %s failed in a step: %r", request.request_id, error, exc_info=error)
         self.scheduler.end(request.request_id, FinishReason.ERROR)
         self.counters.finished[FinishReason.ERROR] += 1
-        return RequestOutput(request.request_id, TokenChunk((), FinishReason.ERROR))
+        return TokenChunk((), FinishReason.ERROR)
 
 
 def mark_started(requests: Sequence[Request], now: float) -> None:

@@ -19,6 +19,7 @@ class Ending(NamedTuple):
 GOES_ON = Ending(None)
 STOPPED = Ending(FinishReason.STOP)
 CUT_OFF = Ending(FinishReason.LENGTH)
+COMPLETE = Ending(FinishReason.STOP, is_all_text=True)
 
 
 def take_prompt_logprobs(request: Request, row: ScheduledRow, output: RowOutput) -> None:
@@ -40,23 +41,22 @@ def ending_of(request: Request, token_id: int) -> Ending:
     sampling = request.sampling
     if token_id in sampling.stop_token_ids:
         return STOPPED
-    if request.constraint:
+    if request.constraint is not None:
         request.constraint.advance(token_id)
         if request.constraint.is_finished:
-            return Ending(FinishReason.STOP, is_all_text=True)
-    return CUT_OFF if len(request.token_ids) >= request.num_tokens_at_end else GOES_ON
+            return COMPLETE
+    return CUT_OFF if len(request.token_ids) > request.num_kv_tokens_at_end else GOES_ON
 
 
-def token_chunk(request: Request, output: RowOutput, ending: Ending) -> TokenChunk:
-    """Of a row that sampled; what concerns the prompt goes with the first token."""
-    assert output.token_id is not None
-    is_first = len(request.token_ids) - request.num_prompt_tokens == 1
-    if output.logprobs is None and not is_first:
-        return TokenChunk((output.token_id,), ending.reason, (), (), 0, ending.is_all_text)
+def token_chunk(request: Request, token_id: int, logprobs: TokenLogprobs | None, ending: Ending) -> TokenChunk:
+    """Of the token just sampled; what concerns the prompt goes with the first. Hundreds are made a step."""
+    is_first = len(request.token_ids) == request.num_prompt_tokens + 1
+    if ending is GOES_ON and logprobs is None and not is_first:
+        return TokenChunk((token_id,), None)
     return TokenChunk(
-        (output.token_id,),
+        (token_id,),
         ending.reason,
-        () if output.logprobs is None else (output.logprobs,),
+        () if logprobs is None else (logprobs,),
         _whole_prompt(request) if is_first else (),
         request.num_cached_tokens if is_first else 0,
         ending.is_all_text,

@@ -6,7 +6,7 @@ number of extra runs is bounded: when it is used up the fault is hardly one requ
 
 from collections.abc import Sequence
 
-from tidegate_engine.runner import RowResult, Runner, ScheduledRow, StepBatch
+from tidegate_engine.runner import RowOutput, RowResult, Runner, ScheduledRow, StepBatch
 
 
 def run_isolated(runner: Runner, rows: tuple[ScheduledRow, ...]) -> list[RowResult]:
@@ -31,16 +31,13 @@ def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[RowResul
     results = runner.run(StepBatch(tuple(rows)))
     if len(results) != len(rows):
         raise ValueError(f"the runner returned {len(results)} results for {len(rows)} rows")
-    if not _are_as_asked(results, rows):
+    if any([_is_unasked(result, row) for result, row in zip(results, rows, strict=True)]):  # noqa: C419 - faster
         raise ValueError("the runner sampled in the middle of a prompt, or did not sample where it should")
     return results
 
 
-def _are_as_asked(results: Sequence[RowResult], rows: Sequence[ScheduledRow]) -> bool:
-    for result, row in zip(results, rows, strict=True):
-        if isinstance(result, Exception):
-            continue
-        token_id = None if result is None else result.token_id
-        if (token_id is None) != (row.sampling is None):
-            return False
-    return True
+def _is_unasked(result: RowResult, row: ScheduledRow) -> bool:
+    """Whether a token is there where none is wanted, or missing where one is."""
+    if isinstance(result, RowOutput):
+        return (result.token_id is None) is not (row.sampling is None)
+    return result is None and row.sampling is not None

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Self
 
 FORGETTING = 0.997  # the weight of an end halves after about 230 later ones of its kind
@@ -21,6 +21,8 @@ PARENT_ENDS = 3.0  # a curve with so many ends weighs as much as the curve it le
 LONGEST = 1 << 21
 GROWTH = 1.12  # width of a bucket of lengths: what is known is known to about a tenth
 MOST_HAZARD = 0.999
+FRESH_PART = 8  # a curve is made again when the one it leans on has seen this part more ends,
+FRESH_ENDS = 32  # or so many more
 
 
 def _edges() -> tuple[int, ...]:
@@ -45,10 +47,9 @@ class LengthCurve:
 
     @classmethod
     def of(cls, hazards: Sequence[float]) -> "LengthCurve":
-        cumulated = [0.0]
-        for hazard in hazards:
-            cumulated.append(cumulated[-1] - math.log1p(-min(hazard, MOST_HAZARD)))
-        return cls(tuple(hazards), tuple(cumulated))
+        log1p = math.log1p
+        steps = [-log1p(-hazard if hazard < MOST_HAZARD else -MOST_HAZARD) for hazard in hazards]
+        return cls(tuple(hazards), tuple(accumulate(steps, initial=0.0)))
 
     def quantile(self, share: float, num_outputs: int, max_tokens: int) -> int:
         """Length that this share of the answers with `num_outputs` tokens so far do not exceed, within max_tokens."""
@@ -77,12 +78,14 @@ class _Ends:
         self._cut_off = [0.0] * NUM_BUCKETS
         self._weight = 1.0
         self._curve: LengthCurve | None = None
-        self._parent: LengthCurve | None = None
+        self._valid_until = 0.0
+        self.num_ends = 0
 
     def add(self, num_outputs: int, *, is_cut_off: bool, weight: float = 1.0) -> None:
         counts = self._cut_off if is_cut_off else self._ended
         counts[_bucket(num_outputs)] += weight * self._weight
         self._curve = None
+        self.num_ends += 1
         self._weight /= FORGETTING
         if self._weight > 1e9:
             self._ended = [count / self._weight for count in self._ended]
@@ -94,11 +97,12 @@ class _Ends:
         twin._ended, twin._cut_off = self._ended.copy(), self._cut_off.copy()  # noqa: SLF001 - its own kind
         return twin
 
-    def curve(self, parent: LengthCurve) -> LengthCurve:
+    def curve(self, parent: LengthCurve, num_parent_ends: int) -> LengthCurve:
+        """Kept until an end is added, or many are to what it leans on: dozens of curves lean on one."""
         curve = self._curve
-        if curve is None or self._parent is not parent:
-            curve = LengthCurve.of(self._hazards(parent.hazards))
-            self._curve, self._parent = curve, parent
+        if curve is None or num_parent_ends >= self._valid_until:
+            curve = self._curve = LengthCurve.of(self._hazards(parent.hazards))
+            self._valid_until = num_parent_ends + min(1 + num_parent_ends / FRESH_PART, FRESH_ENDS)
         return curve
 
     def _hazards(self, parent: Sequence[float]) -> list[float]:
@@ -153,7 +157,8 @@ class OutputLengths:
 
     def curve(self, num_prompt_tokens: int) -> LengthCurve:
         """Lengths of the answers to prompts about as long as this."""
-        return self._by_prompt[_prompt_class(num_prompt_tokens)].curve(self._all.curve(self._beyond_usual))
+        of_all = self._all.curve(self._beyond_usual, num_parent_ends=0)
+        return self._by_prompt[_prompt_class(num_prompt_tokens)].curve(of_all, self._all.num_ends)
 
 
 def _bucket(num_outputs: int) -> int:

@@ -67,7 +67,7 @@ class PrefixCache:
         entry, group = self._place_of.pop(block)
         entry.blocks[group] = NULL_BLOCK
         self.num_changes += 1
-        if all(other == NULL_BLOCK for other in entry.blocks):
+        if entry.blocks == self._nothing:
             del self._entries[entry.digest]
 
     def longest_hit(self, chain: PrefixChain, most_blocks: int) -> int:

@@ -106,7 +106,7 @@ class Scheduler:
             tuple(rows),
             requests,
             num_tokens=len(self._running.decoding) + sum(num_tokens for _, num_tokens in chunks),
-            num_context_tokens=sum(row.start for row in rows),
+            num_context_tokens=sum([row.start for row in rows]),
         )
 
     def computed(self, request: Request, num_tokens: int, sampled: int | None) -> None:

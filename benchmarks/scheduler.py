@@ -1,16 +1,19 @@
 """What deciding about a step costs, model aside: `python benchmarks/scheduler.py [--running N] [--waiting N]`.
 
 Prints the CPU time of everything around runner.run(): cancels, admission, scheduling, step fit, postprocessing; for a
-pool with room to spare, for one that admission must watch closely, and for that with half of the requests spot. Each
-figure is a median over steps; the runner answers at once. `reference` is a plain loop over the same number of items, so
-that runs on different machines compare.
+pool with room to spare, for one that admission must watch closely, and for that with half of the requests spot, with a
+prefix cache, and with that and six KV groups. Figures are a tenth percentile, which is what a quiet core does, and a
+median over steps; the runner answers at once. `reference` is a plain loop over the same number of items, so that runs
+on different machines compare.
 """
 
 import argparse
+import gc
 import random
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine
@@ -39,13 +42,32 @@ class StandInRunner(SimRunner):
         return tokens
 
 
-def measure(
-    num_blocks: int, num_running: int, num_waiting: int, num_steps: int, *, spot_share: float = 0.0
-) -> dict[str, float]:
-    """Medians in seconds of a step's overhead and of asking the door, at a steady number of waiting requests."""
+@dataclass(frozen=True)
+class Case:
+    """A pool, `pool_share` times as large as all slots use on average, and who comes."""
+
+    name: str
+    pool_share: float = 1.0
+    spot_share: float = 0.0
+    has_prefix_cache: bool = False
+    kv_windows: tuple[int | None, ...] = (None,)
+
+
+CASES = (
+    Case("roomy", pool_share=4.0),
+    Case("tight"),
+    Case("tight, mixed", spot_share=0.5),
+    Case("tight, prefix cache", has_prefix_cache=True),
+    Case("tight, prefix cache, 6 KV groups", pool_share=3.5, has_prefix_cache=True, kv_windows=(None, *5 * (512,))),
+)
+
+
+def measure(case: Case, num_running: int, num_waiting: int, num_steps: int) -> dict[str, float]:
+    """Seconds of a step's overhead and of asking the door, at a steady number of waiting requests."""
     clock = [0.0]
     counters = Counters()
-    settings = SimSettings(num_blocks, vocab_size=50_000, step_time=SIM_STEP)
+    num_blocks = int(case.pool_share * num_running * (MEAN_PROMPT + MEAN_ANSWER) / 16)
+    settings = SimSettings(num_blocks, vocab_size=50_000, step_time=SIM_STEP, kv_windows=case.kv_windows)
     runner = StandInRunner(settings, counters=counters, sleep=lambda seconds: clock.__setitem__(0, clock[0] + seconds))
     engine = Engine(
         runner,
@@ -53,7 +75,10 @@ def measure(
         limits=BudgetLimits(itl_seconds=0.05),
         clock=lambda: clock[0],
         counters=counters,
+        has_prefix_cache=case.has_prefix_cache,
     )
+    gc.collect()
+    gc.freeze()  # as a served engine does
     rng = random.Random(5)
     overheads, sizes = [], []
     num_arrived = 0
@@ -61,10 +86,13 @@ def measure(
         while len(engine.queue) < num_waiting:
             num_arrived += 1
             sampling = SamplingParams(max_tokens=1 + int(rng.expovariate(1 / MEAN_ANSWER)))
-            prompt = [7] * (1 + int(rng.expovariate(1 / MEAN_PROMPT)))
-            service_class = ServiceClass.SPOT if rng.random() < spot_share else ServiceClass.GUARANTEED
+            num_prompt = 1 + int(rng.expovariate(1 / MEAN_PROMPT))
+            prompt = [7] * (num_prompt // 2) + [num_arrived] * (num_prompt - num_prompt // 2)
+            service_class = ServiceClass.SPOT if rng.random() < case.spot_share else ServiceClass.GUARANTEED
             terms = Terms(tenant=str(num_arrived % NUM_TENANTS), service_class=service_class)
-            engine.queue.add(new_request(str(num_arrived), prompt, sampling, clock[0], terms))
+            request = new_request(str(num_arrived), prompt, sampling, clock[0], terms)
+            engine.pool.hash_tokens(request)
+            engine.queue.add(request)
         runner.run_seconds = 0.0
         started = time.thread_time()
         engine.step()
@@ -82,6 +110,7 @@ def measure(
         "running": statistics.mean(sizes[steady:]),
         "used": engine.pool.num_used / engine.pool.num_blocks,
         "step": statistics.median(overheads[steady:]),
+        "step_p10": sorted(overheads[steady:])[(num_steps - steady) // 10],
         "step_p99": sorted(overheads[steady:])[-max(1, steady // 100)],
         "door": median_seconds(lambda: door.wait_seconds(MEAN_PROMPT, MEAN_ANSWER), 20),
         "forecast": median_seconds(new_door, 3),
@@ -107,11 +136,11 @@ def main() -> None:
     args = parser.parse_args()
     reference = median_seconds(lambda: [(i, (i,), i + 1, i - 1) for i in range(args.running)], 200)
     print(f"{args.running} slots, {args.waiting} waiting; reference loop over the slots: {reference * 1e6:.0f} us")
-    full = args.running * (MEAN_PROMPT + MEAN_ANSWER) // 16
-    for name, num_blocks, spot_share in (("roomy", 4 * full, 0.0), ("tight", full, 0.0), ("tight, mixed", full, 0.5)):
-        m = measure(num_blocks, args.running, args.waiting, args.steps, spot_share=spot_share)
-        print(f"{name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used")
-        print(f"  CPU a step: {m['step'] * 1e3:.2f} ms median, {m['step_p99'] * 1e3:.2f} ms p99", end="")
+    for case in CASES:
+        m = measure(case, args.running, args.waiting, args.steps)
+        print(f"{case.name}: {m['running']:.0f} running, {m['used']:.0%} of the pool used")
+        print(f"  CPU a step: {m['step_p10'] * 1e3:.2f} ms p10, {m['step'] * 1e3:.2f} ms median", end="")
+        print(f", {m['step_p99'] * 1e3:.2f} ms p99", end="")
         print(f", {m['step'] / reference:.0f} reference loops")
         print(f"  a wait predicted in {m['door'] * 1e3:.2f} ms, the whole queue's in {m['forecast'] * 1e3:.0f} ms,")
         print(f"  of which the event loop waits for {m['slice'] * 1e3:.1f} ms at a time")

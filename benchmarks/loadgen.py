@@ -69,7 +69,7 @@ def by_tidegate(url: str, num_clients: int) -> Figures:
 def by_guidellm(executable: Path, url: str, num_clients: int, folder: Path) -> Figures:
     output = folder / "guidellm.json"
     options = {
-        "--backend": f"kind=openai_http,target={url},model=tide,request_format=/v1/completions,validate_backend=false",
+        "--backend": f"kind=openai_http,target={url},model=tide,request_format=/v1/completions",
         "--profile": f"kind=concurrent,streams={num_clients}",
         "--constraint": f"kind=max_requests,count={NUM_REQUESTS}",
         "--tokenizer": f"kind=huggingface_auto,model={folder / 'tokenizer'}",

@@ -297,6 +297,14 @@ def events_of_without_pings(response: httpx.Response) -> list:
     return events_of(httpx.Response(200, text=text))
 
 
+@pytest.mark.parametrize("prompt", [{"prompt": [1] * 20}, {"messages": [{"role": "user", "content": "hi"}]}])
+async def test_an_answer_without_max_tokens_goes_on_to_the_end_of_a_context_of_less_than_a_thousand(prompt):
+    path = "/v1/completions" if "prompt" in prompt else "/v1/chat/completions"
+    async with running_app() as served:
+        usage = (await served.client.post(path, json={"model": MODEL, "ignore_eos": True, **prompt})).json()["usage"]
+    assert usage["total_tokens"] == CONTEXT
+
+
 class HeldCodec(ByteCodec):
     """Tokenizing takes until released."""
 

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,6 +48,9 @@ class Engine(Protocol):
 
     @property
     def is_draining(self) -> bool: ...
+
+    @property
+    def is_stuck(self) -> bool: ...
 
     @property
     def num_waiting(self) -> int: ...
@@ -111,14 +114,14 @@ class TextCodec(Protocol):
 class Grammars(Protocol):
     """Compiles what answers are held to."""
 
-    def compile(self, spec: GrammarSpec) -> TokenConstraint:
-        """Takes up to seconds, so it runs in the front's executor. Raises BadGrammar."""
+    def submit(self, spec: GrammarSpec) -> Future[TokenConstraint]:
+        """Done after up to seconds. Its result raises BadGrammar."""
         ...
 
 
 @dataclass
 class Backlog:
-    """Prompts and grammars in the executor: bounded, so that clients are told instead of kept waiting unseen."""
+    """Prompts and grammars in their threads: bounded, so that clients are told instead of kept waiting unseen."""
 
     max_jobs: int = 128
     num_jobs: int = 0

@@ -75,6 +75,7 @@ OPERATIONS = (
         "/detokenize", "post", "detokenize", "The text of token ids.",
         UPLOAD_FAULTS | UNKNOWN_MODEL | LOAD_FAULTS, DetokenizeAnswer, DetokenizeRequest,
     ),
+    Operation("/health", "get", "health", "Whether requests are served here.", {503: LOAD_FAULTS[503]}),
     Operation(METRICS_PATH, "get", "metrics", "Prometheus metrics.", {}),
 )  # fmt: skip
 

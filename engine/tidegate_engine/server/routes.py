@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from tidegate_engine.request import ServiceClass, Terms
 from tidegate_engine.server.answers import (
@@ -28,7 +28,7 @@ from tidegate_engine.server.bodies import read_body
 from tidegate_engine.server.callers import caller_of
 from tidegate_engine.server.choices import ChoicePlan
 from tidegate_engine.server.completion_rendering import CompletionRenderer
-from tidegate_engine.server.errors import ApiError, unknown_model
+from tidegate_engine.server.errors import ApiError, unavailable, unknown_model
 from tidegate_engine.server.front import Front
 from tidegate_engine.server.generation import Generation
 from tidegate_engine.server.logprobs import Spell
@@ -86,6 +86,16 @@ async def model(request: Request, name: str) -> Response:
     front = _front(request)
     front.model.check_name(name)
     return _json(_card(front, name).encode())
+
+
+@router.api_route("/health", methods=["GET", "HEAD"])
+async def health(request: Request) -> Response:
+    """What load generators and proxies made for vLLM ask first; the kubelet asks the admin port."""
+    engine = _front(request).engine
+    if engine.is_draining or engine.is_stuck:
+        reason = "draining" if engine.is_draining else "stuck"
+        raise unavailable(f"this engine is {reason}: use another replica", code=reason, retry_after_seconds=1)
+    return PlainTextResponse("ok")
 
 
 @router.post("/tokenize")

@@ -9,7 +9,7 @@ import sys
 
 from tidegate_engine.process.container import share_cores
 
-NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear", "speed", "kv_quality")
+NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear", "speed", "quality")
 SHORTER = {"speed": ["--quick"]}  # where all run
 
 environment = dict(os.environ)

@@ -287,6 +287,17 @@ def test_a_copy_follows_its_own_way(compiler):
         (GrammarKind.JSON_SCHEMA, '{"properties": {"a": ' * 1000 + "{}" + "}}" * 1000, "recursion limit"),
         (GrammarKind.JSON_SCHEMA, '{"title": "\ud800"}', "cannot be read"),
         (GrammarKind.JSON_SCHEMA, json.dumps({"enum": ["x" * 100] * 2000}), f"at most {MAX_SPEC_BYTES}"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multipleOf": 99999999}', "multipleOf"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "integer", "multiple\\u004ff": -99999999.0}', "multipleOf"),
+        (
+            GrammarKind.JSON_SCHEMA,
+            '{"allOf": [{"multipleOf": 101}, {"multipleOf": 103}, {"multipleOf": 107}]}',
+            "least",
+        ),
+        (GrammarKind.GRAMMAR, 'start: %json {"type": "integer", "multipleOf": 99999999}', "multipleOf"),
+        (GrammarKind.REGEX, "((a{100}){100}){100}", "too many expressions"),
+        (GrammarKind.REGEX, "(a?){500}a{500}", "too many expressions"),
+        (GrammarKind.GRAMMAR, 'start: "a" start', "Too many items"),
         (GrammarKind.GRAMMAR, "", "Empty grammar|cannot be"),
         (GrammarKind.GRAMMAR, 'start: "a', "lexer error"),
         (GrammarKind.GRAMMAR, 'root ::= "a', "end of input"),
@@ -300,6 +311,11 @@ def test_a_bad_grammar_is_refused_with_what_is_wrong_and_the_next_one_compiles(c
     with pytest.raises(BadGrammar, match=message):
         compiler.compile(GrammarSpec(kind, text))
     assert compiler.compile(GrammarSpec(GrammarKind.REGEX, "a")).mask()
+
+
+@pytest.mark.parametrize("divisor", [7, 0.01, 0.25, 2.5, 100, 1000])
+def test_numbers_may_be_multiples_of_a_usual_divisor(compiler, divisor):
+    assert compiler.compile(schema_spec({"type": "number", "multipleOf": divisor})).mask()
 
 
 LONG_CHAINS = """
@@ -322,7 +338,7 @@ def test_a_chain_of_thousands_of_rules_does_not_end_the_process():
 
 
 def test_a_grammar_that_becomes_too_costly_fails_its_own_request_only(runner, compiler):
-    doubling = "start: r0\n" + "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(60)) + 'r60: "a"'
+    doubling = "start: /[bc]{3}/ r0\n" + "".join(f"r{i}: r{i + 1} r{i + 1}\n" for i in range(60)) + 'r60: "a"'
     specs = [GrammarSpec(GrammarKind.REGEX, "[a-c]{9}"), GrammarSpec(GrammarKind.GRAMMAR, doubling)]
     held, failed = constrained(runner, compiler, specs, [drawn(1)] * 2)
     assert (len(text_of(held.token_ids)), held.finish_reason) == (9, FinishReason.STOP)

@@ -101,6 +101,7 @@ class Letters:
 
     def __init__(self, *token_ids: int, fails_at: int | None = None) -> None:
         self.taken: list[int] = []
+        self.failure: str | None = None
         self._token_ids = token_ids
         self._fails_at = fails_at
 

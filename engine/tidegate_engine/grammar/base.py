@@ -17,6 +17,11 @@ class TokenConstraint(Protocol):
         """Whether the text is complete and no token may follow."""
         ...
 
+    @property
+    def failure(self) -> str | None:
+        """What GrammarFailed said, once it was raised."""
+        ...
+
     def mask(self) -> bytes:
         """One bit a token id, the lowest of each byte first; set where the token may come next.
 

@@ -1,25 +1,29 @@
 """Compiles what clients hold their answers to. The check at the door is the compilation itself: what passes it runs.
 
-The server calls compile() in its executor. Work happens on one thread of this module's own, because the grammar library
-recurses as deep as a grammar's rules refer to each other: a chain of a thousand would overflow a usual stack and end
-the process. A table of the whole vocabulary is built with the first grammar (262,144 tokens: about two seconds).
+Work happens on one thread of this module's own, because the grammar library recurses as deep as a grammar's rules refer
+to each other: a chain of a thousand would overflow a usual stack and end the process. So prompts are tokenized while
+grammars compile. A table of the whole vocabulary is built with the first grammar (262,144 tokens: about two seconds).
 """
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from tidegate_engine.errors import BadGrammar
+from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.grammar.matcher import GrammarMatcher, error_of
 from tidegate_engine.grammar.spec import GrammarSpec, library_grammar
 from tidegate_engine.text.vocabulary import TokenVocabulary
 
 STACK_BYTES = 256 * 2**20  # address space; the longest chain that MAX_SPEC_BYTES has room for touches 100 MiB of it
 
-# Within these a grammar compiles in about a second and the costliest step takes some 50 ms.
-LIMITS = LLParserLimits(max_grammar_size=20_000, max_items_in_row=10_000, verbose_errors=False)
+# Within these a grammar compiles in about a second and the costliest step takes some 50 ms. With the library's own fuel
+# of a million, repeats within repeats such as ((a{100}){100}){100} keep it for ten seconds.
+LIMITS = LLParserLimits(
+    max_grammar_size=20_000, max_items_in_row=10_000, initial_lexer_fuel=200_000, verbose_errors=False
+)
 
 
 class GrammarCompiler:
@@ -30,26 +34,32 @@ class GrammarCompiler:
         self._tokenizer: LLTokenizer | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
-    def compile(self, spec: GrammarSpec) -> GrammarMatcher:
-        """Takes up to seconds. Raises BadGrammar, whose message says what is wrong with the grammar."""
+    def submit(self, spec: GrammarSpec) -> Future[TokenConstraint]:
+        """Done after up to seconds. Its result raises BadGrammar, whose message says what is wrong with the grammar."""
         before = threading.stack_size(STACK_BYTES)
         try:
-            work = self._executor.submit(self._compile, spec)  # starts the thread, the first time
+            return self._executor.submit(self._compile, spec)  # starts the thread, the first time
         finally:
             threading.stack_size(before)
-        return work.result()
+
+    def compile(self, spec: GrammarSpec) -> TokenConstraint:
+        """Waits for it."""
+        return self.submit(spec).result()
 
     def close(self) -> None:
         """Ends the thread."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _compile(self, spec: GrammarSpec) -> GrammarMatcher:
+    def _compile(self, spec: GrammarSpec) -> TokenConstraint:
         grammar = library_grammar(spec)
         matcher = LLMatcher(self._table(), grammar, log_level=0, limits=LIMITS)
-        if not matcher.is_error():
-            matcher.compute_bitmask()  # a grammar that no text matches fails only now
-        if matcher.is_error():
-            raise BadGrammar(f"the {spec.kind} cannot be compiled: {_reason(matcher)}")
+        _check(spec, matcher)
+        mask = matcher.compute_bitmask()  # a grammar that no text matches fails only now
+        _check(spec, matcher)
+        after_a_token = matcher.deep_copy()  # and one that is too costly to follow mostly with its first token
+        after_a_token.consume_token(_first_token(mask))
+        after_a_token.compute_bitmask()
+        _check(spec, after_a_token)
         return GrammarMatcher(matcher)
 
     def _table(self) -> LLTokenizer:
@@ -60,6 +70,17 @@ class GrammarCompiler:
             eos_token_ids = sorted(vocabulary.eos_token_ids)
             self._tokenizer = LLTokenizer(TokenizerWrapper(_LibraryTokens(vocabulary)), eos_token=eos_token_ids)
         return self._tokenizer
+
+
+def _first_token(mask: bytes) -> int:
+    """Of those that may come."""
+    byte = next(index for index, bits in enumerate(mask) if bits)
+    return 8 * byte + next(bit for bit in range(8) if mask[byte] >> bit & 1)
+
+
+def _check(spec: GrammarSpec, matcher: LLMatcher) -> None:
+    if matcher.is_error():
+        raise BadGrammar(f"the {spec.kind} cannot be compiled: {_reason(matcher)}")
 
 
 def _reason(matcher: LLMatcher) -> str:

@@ -13,6 +13,7 @@ class GrammarMatcher:
     def __init__(self, matcher: LLMatcher) -> None:
         """`matcher` has consumed nothing and is this object's own."""
         self._matcher = matcher
+        self.failure: str | None = None
 
     @property
     def is_finished(self) -> bool:
@@ -33,7 +34,8 @@ class GrammarMatcher:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarFailed(f"the answer's grammar cannot be followed further: {error_of(self._matcher)}")
+            self.failure = f"the answer's grammar cannot be followed further: {error_of(self._matcher)}"
+            raise GrammarFailed(self.failure)
 
 
 def error_of(matcher: LLMatcher) -> str:

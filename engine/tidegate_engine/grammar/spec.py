@@ -12,6 +12,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from tidegate_engine.errors import BadGrammar
+from tidegate_engine.grammar.multiples import check_multiples
 
 # Beyond, compiling takes seconds, and chains of rules need more stack than there is.
 MAX_SPEC_BYTES = 128 * 1024
@@ -54,7 +55,9 @@ def library_grammar(spec: GrammarSpec) -> str:
 
 def _json_schema(text: str) -> str:
     # lenient would ignore what it does not know: an answer must not break a rule that was asked for
-    return LLMatcher.grammar_from_json_schema(text, overrides={"lenient": False})
+    grammar = LLMatcher.grammar_from_json_schema(text, overrides={"lenient": False})
+    check_multiples(text)
+    return grammar
 
 
 def _choice(text: str) -> str:
@@ -65,6 +68,8 @@ def _choice(text: str) -> str:
 
 
 def _grammar(text: str) -> str:
+    for rest in text.split("%json")[1:]:  # Lark's way to have a schema within a grammar
+        check_multiples(rest)
     return LLMatcher.grammar_from_lark(any_to_lark(text))
 
 

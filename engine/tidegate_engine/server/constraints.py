@@ -1,14 +1,13 @@
 """What an answer is held to: the form a client asked for, or calls where tool_choice forces them. plans.py calls it."""
 
 import json
-from functools import partial
 
 from tidegate_engine.errors import BadGrammar
 from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.grammar.spec import GrammarKind, GrammarSpec
 from tidegate_engine.server.errors import bad_request
 from tidegate_engine.server.front import Front
-from tidegate_engine.server.offload import off_loop
+from tidegate_engine.server.offload import compiled
 from tidegate_engine.server.parsers.choice import ForcedCall
 from tidegate_engine.server.schemas.chat import ChatRequest
 from tidegate_engine.server.schemas.generation import GenerationRequest
@@ -31,7 +30,7 @@ async def constraint_of(front: Front, body: GenerationRequest) -> TokenConstrain
         raise bad_request("this server compiles no grammars; leave the field out", param=structure.param)
     spec = GrammarSpec(GrammarKind(structure.kind), structure.text)
     try:
-        return await off_loop(front, partial(front.grammars.compile, spec))
+        return await compiled(front, front.grammars, spec)
     except BadGrammar as error:
         raise bad_request(
             f"Invalid '{structure.param}': {error}", param=structure.param, code="invalid_grammar"

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from tidegate_engine.errors import EngineError
+from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.request import FinishReason, TokenChunk
 from tidegate_engine.server.answers import Usage
 from tidegate_engine.server.choices import Choice, ChoicePlan, Piece, WholeChoice, whole_choice
@@ -73,7 +74,7 @@ class Generation:
 
     def _take(self, choice: Choice, chunk: TokenChunk) -> Piece:
         if chunk.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-            raise _broken(chunk.finish_reason)
+            raise _broken(chunk.finish_reason, choice.plan.constraint)
         num_before = choice.text.num_tokens
         piece = choice.take(chunk)
         if piece.finish_reason is not None:
@@ -130,7 +131,9 @@ def _check_number(num_choices: int, most: int) -> None:
         raise bad_request(message, code="too_many_choices")
 
 
-def _broken(reason: FinishReason) -> ApiError:
+def _broken(reason: FinishReason, constraint: TokenConstraint | None) -> ApiError:
+    if constraint is not None and constraint.failure is not None:
+        return bad_request(constraint.failure, code="invalid_grammar")
     if reason is FinishReason.ABORT:
         return unavailable("the server is shutting down; send the request again", code="aborted", retry_after_seconds=1)
     return internal_error("the engine failed on this request; its log has the details")

@@ -31,6 +31,10 @@ def completion(**fields) -> str:
     return json.dumps({"model": MODEL, "prompt": "x", **fields})
 
 
+def call_of(function: dict) -> dict:
+    return {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+
+
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 # path, body, then what is answered: status, param, code (None: not looked at), words of the message
@@ -93,7 +97,7 @@ BAD = {
         CHAT,
         chat(messages=[{"role": "user", "tool_calls": [{"function": {"name": "f"}}]}]),
         400,
-        "messages[0]",
+        "messages[0].tool_calls",
         None,
         "assistant",
     ),
@@ -155,14 +159,14 @@ BAD = {
         "invalid_grammar",
         "",
     ),
-    "top_logprobs alone": (CHAT, chat(top_logprobs=2), 400, None, None, "'logprobs'"),
+    "top_logprobs alone": (CHAT, chat(top_logprobs=2), 400, "top_logprobs", "invalid_value", "'logprobs'"),
     "too many top_logprobs": (CHAT, chat(logprobs=True, top_logprobs=21), 400, "top_logprobs", "invalid_value", "20"),
     "logprobs as chat has them": (COMPLETIONS, completion(logprobs=True), 400, "logprobs", "invalid_value", ""),
     "prompt logprobs of a stream": (
         COMPLETIONS,
         completion(prompt_logprobs=1, stream=True),
         400,
-        None,
+        "prompt_logprobs",
         None,
         "'prompt_logprobs'",
     ),
@@ -170,16 +174,33 @@ BAD = {
         COMPLETIONS,
         completion(echo=True, logprobs=1, stream=True),
         400,
-        None,
+        "echo",
         None,
         "'echo'",
     ),
     "penalty": (CHAT, chat(presence_penalty=2.5), 400, "presence_penalty", "invalid_value", ""),
     "no repetition penalty": (CHAT, chat(repetition_penalty=0), 400, "repetition_penalty", "invalid_value", ""),
+    "a penalty beyond numbers": (CHAT, chat(repetition_penalty=1e-300), 400, "repetition_penalty", None, "0.01"),
     "min_p": (CHAT, chat(min_p=1.5), 400, "min_p", "invalid_value", ""),
     "bias of no token": (CHAT, chat(logit_bias={"hello": 1}), 400, None, "invalid_value", ""),
     "bias of a token outside": (CHAT, chat(logit_bias={"999": 1}), 400, "logit_bias", None, "999"),
-    "more tokens at least than at most": (CHAT, chat(min_tokens=9, max_tokens=8), 400, None, None, "'min_tokens'"),
+    "more tokens at least than at most": (CHAT, chat(min_tokens=9, max_tokens=8), 400, "min_tokens", None, ""),
+    "a form too costly to compile": (
+        CHAT,
+        chat(guided_json={"type": "integer", "multipleOf": 99_999_999}),
+        400,
+        "guided_json",
+        "invalid_grammar",
+        "multipleOf",
+    ),
+    "a call of half a character": (
+        CHAT,
+        chat(messages=[call_of({"name": "f", "arguments": '{"a": "\\ud800"}'})]),
+        400,
+        "messages[0].tool_calls",
+        None,
+        "not JSON",
+    ),
     "a template's variable that is a field": (
         CHAT,
         chat(chat_template_kwargs={"messages": []}),
@@ -192,7 +213,7 @@ BAD = {
         CHAT,
         chat(continue_final_message=True, add_generation_prompt=True),
         400,
-        None,
+        "continue_final_message",
         None,
         "exclude each other",
     ),
@@ -207,7 +228,7 @@ BAD = {
     "seed out of range": (CHAT, chat(seed=2**64), 400, "seed", "invalid_value", ""),
     "too many stop strings": (CHAT, chat(stop=["x"] * 17), 400, "stop", "invalid_value", "at most 16"),
     "empty stop string": (CHAT, chat(stop=[""]), 400, "stop[0]", "invalid_value", ""),
-    "stream options without stream": (CHAT, chat(stream_options={}), 400, None, "invalid_value", "'stream'"),
+    "stream options without stream": (CHAT, chat(stream_options={}), 400, "stream_options", None, "'stream'"),
     "empty prompt": (COMPLETIONS, completion(prompt=""), 400, "prompt", None, ""),
     "empty token list": (COMPLETIONS, completion(prompt=[]), 400, None, "invalid_value", "prompt"),
     "too many prompts": (COMPLETIONS, completion(prompt=["x"] * 65), 400, "prompt", "invalid_value", "at most 64"),
@@ -281,6 +302,23 @@ async def test_a_wrong_request_is_refused_by_name_and_the_engine_is_untouched(na
     assert words in error["message"]
     assert (report.arrivals, report.rejects, report.running, report.waiting) == (0, 0, 0, 0)
     assert seconds < 5
+
+
+DOUBLING = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(60)) + '\nr60: "a"'
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_form_that_becomes_too_costly_in_the_middle_is_told_as_the_clients_fault(is_stream):
+    grammar = f"start: /[bc]{{3}}/ r0\n{DOUBLING}"
+    async with running_app() as served:
+        response = await served.client.post(COMPLETIONS, content=completion(guided_grammar=grammar, stream=is_stream))
+        text = response.text.split("data: ")[-2] if is_stream else response.text
+        report = served.load()
+    assert response.status_code == (200 if is_stream else 400)
+    error = json.loads(text)["error"]
+    assert (error["code"], error["type"]) == ("invalid_grammar", "invalid_request_error")
+    assert "cannot be followed further" in error["message"]
+    assert (report.running, report.kv_blocks_used) == (0, 0)
 
 
 async def test_a_get_where_a_post_belongs_is_405_in_the_same_shape():

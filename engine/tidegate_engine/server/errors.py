@@ -139,7 +139,13 @@ _JSON_WORDS = {  # pydantic speaks of Python's types
 
 
 def _path(fault: ErrorDetails) -> str | None:
-    """`messages[0].content` from a location; the names of pydantic's union branches are left out."""
+    """`messages[0].content` from a location; the names of pydantic's union branches are left out.
+
+    Fields that do not go together are told by the one that is too much: its name is such a fault's type.
+    """
+    if fault["type"] in _TOO_MUCH:
+        above = _joined(fault["loc"])
+        return f"{above}.{fault['type']}" if above else fault["type"]
     if fault["type"] == "extra_forbidden":
         *parents, name = fault["loc"]
         above = _joined(parents)
@@ -158,6 +164,10 @@ def _joined(parts: Iterable[int | str]) -> str:
 
 
 _BRANCHES = {"str", "int", "float", "bool"}
+_TOO_MUCH = {
+    "continue_final_message", "echo", "min_tokens", "n", "prompt_logprobs", "stream_options", "tool_calls",
+    "tool_choice", "tools", "top_logprobs",
+}  # fmt: skip
 
 
 def _sentence(fault: ErrorDetails) -> str:
@@ -200,5 +210,6 @@ async def _on_bug(request: Request, error: Exception) -> Response:
     request_id = getattr(request.state, "request_id", "")
     logger.error("unhandled error in %s %s %s", request.method, request.url.path, request_id, exc_info=error)
     failed = internal_error("the server failed on this request; its log has the details")
-    failed.headers = {"x-request-id": request_id} if request_id else {}  # here no middleware adds it
+    # Here no middleware adds the request's id, and the connection is closed after an exception.
+    failed.headers = {"connection": "close", **({"x-request-id": request_id} if request_id else {})}
     return failed.response()

@@ -4,10 +4,11 @@ Rendering and tokenizing run in the front's executor (a tokenizer needs about a 
 cannot fit, whatever its tokens, is refused by its length before that work is done.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+
+from pydantic_core import from_json
 
 from tidegate_engine.errors import BadRequest
 from tidegate_engine.server.errors import bad_request
@@ -91,8 +92,8 @@ def _turn(message: ChatMessage, path: str) -> dict[str, object]:
 def _called(call: ToolCall, path: str) -> dict[str, object]:
     """Clients send arguments as JSON text, templates want the object."""
     try:
-        arguments = json.loads(call.function.arguments or "{}")
-    except (ValueError, RecursionError) as error:
+        arguments = from_json(call.function.arguments or "{}")
+    except ValueError as error:
         raise bad_request(
             f"the arguments of the call of '{call.function.name}' are not JSON: {error}", param=f"{path}.tool_calls"
         ) from error

@@ -53,7 +53,7 @@ class GenerationRequest(Body):
     # vLLM's
     top_k: Annotated[StrictInt, Field(ge=-1)] | None = None  # 0 and -1: off
     min_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[StrictFloat, Field(gt=0, le=100)] | None = None
+    repetition_penalty: Annotated[StrictFloat, Field(ge=0.01, le=100)] | None = None  # logits stay finite
     min_tokens: Annotated[StrictInt, Field(ge=0)] | None = None
     ignore_eos: StrictBool | None = False
     stop_token_ids: Annotated[list[StrictInt], Field(max_length=MAX_STOP_STRINGS)] | None = None

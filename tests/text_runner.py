@@ -15,7 +15,10 @@ VOCAB_SIZE = 256
 
 
 class TextRunner:
-    """Answers with the text's bytes, then ends. The best tokens are the byte itself and those after it."""
+    """Answers with the text's bytes, then ends. The best tokens are the byte itself and those after it.
+
+    A byte that is no character on its own stands in the text as a surrogate, as Python writes file names.
+    """
 
     kv_windows: tuple[int | None, ...] = (None,)
     eos_token_ids = frozenset({EOS})
@@ -23,7 +26,7 @@ class TextRunner:
 
     def __init__(self, answer: str, num_blocks: int, block_size: int) -> None:
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._tokens = [*answer.encode(), EOS]
+        self._tokens = [*answer.encode(errors="surrogateescape"), EOS]
 
     def run(self, batch: StepBatch) -> tuple[RowOutput | None, ...]:
         return tuple(self._output(row) for row in batch.rows)
@@ -54,8 +57,9 @@ def logprobs_of(token_id: int, num_top: int) -> TokenLogprobs:
 
 
 class BytesDecoder:
-    def __init__(self) -> None:
+    def __init__(self, prompt_token_ids: Sequence[int] = ()) -> None:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._utf8.decode(bytes(prompt_token_ids))
 
     def feed(self, token_ids: Sequence[int]) -> str:
         return self._utf8.decode(bytes(token_ids))
@@ -82,4 +86,4 @@ class TextCodecOfBytes(ByteCodec):
 
     def decoder(self, prompt_token_ids=(), shown=frozenset()) -> BytesDecoder:
         self.shown.append(shown)
-        return BytesDecoder()
+        return BytesDecoder(prompt_token_ids)

@@ -461,6 +461,15 @@ async def test_a_stop_string_is_part_of_the_answer_where_it_is_wanted_and_waits_
     assert [answer.choices[0].text for answer in (cut, kept, later)] == ["one", "one.", "one. two"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_prompt_that_ends_inside_a_character_is_continued_by_the_rest_of_it(stream):
+    whole = "日 is a day".encode()
+    async with running_app(answer=whole[2:].decode(errors="surrogateescape")) as served:
+        answer = await complete(served, prompt=[*b"The sign ", *whole[:2]], max_tokens=50, stream=stream)
+        parts = [chunk async for chunk in answer] if stream else [answer]
+    assert "".join(part.choices[0].text for part in parts) == "日 is a day"
+
+
 async def test_a_prompt_is_cut_to_its_last_tokens():
     async with running_app(answer="x") as served:
         answer = await complete(served, prompt="abcdef", echo=True, extra_body={"truncate_prompt_tokens": 2})

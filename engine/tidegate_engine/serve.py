@@ -110,6 +110,8 @@ class EngineProcess:
         engine.start()
         with ThreadPoolExecutor(TOKENIZER_THREADS, thread_name_prefix="tokenizer") as executor:
             grammars = GrammarCompiler(parts.codec.vocabulary)
+            # The table of a large vocabulary holds the interpreter for seconds: nobody's answer may wait for that.
+            await asyncio.wrap_future(grammars.prepare())
             front = Front(
                 engine,
                 parts.codec,

@@ -351,7 +351,7 @@ def test_a_token_that_the_grammar_does_not_allow_is_an_error(compiler):
         matcher.advance(TOKENS.index(b"z"))
 
 
-def test_the_vocabulary_is_read_with_the_first_grammar_and_once_however_many_come_at_a_time():
+def test_the_vocabulary_is_read_before_the_first_grammar_and_once_however_many_come_at_a_time():
     reads = []
 
     def load() -> TokenVocabulary:
@@ -360,6 +360,7 @@ def test_the_vocabulary_is_read_with_the_first_grammar_and_once_however_many_com
 
     compiler = GrammarCompiler(load)
     assert not reads
+    compiler.prepare().result()
     threads = [
         threading.Thread(target=compiler.compile, args=(GrammarSpec(GrammarKind.REGEX, f"a{{{i}}}"),))
         for i in range(1, 9)
@@ -375,6 +376,7 @@ def test_the_vocabulary_is_read_with_the_first_grammar_and_once_however_many_com
 
 def test_without_an_end_token_there_are_no_grammars():
     compiler = GrammarCompiler(lambda: TokenVocabulary([b"a"], frozenset(), frozenset(), lambda _: [0]))
+    compiler.prepare().result()
     with pytest.raises(BadGrammar, match="no end token"):
         compiler.compile(ANY_JSON_OBJECT)
     compiler.close()

@@ -8,7 +8,13 @@ import httpx
 import pytest
 
 from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
-from tidegate_engine.request import SamplingParams
+from tidegate_engine.request import FinishReason, SamplingParams
+from tidegate_engine.server.choices import Piece
+from tidegate_engine.server.completion_rendering import CompletionRenderer
+from tidegate_engine.server.parsers.parts import Content
+from tidegate_engine.server.rendering import AnswerHead
+from tidegate_engine.server.schemas.generation import StreamOptions
+from tidegate_engine.server.sse import events
 from tidegate_engine.text.byte_codec import ByteCodec
 from tidegate_engine.text.chat_template import DEFAULT_OPTIONS, ChatTemplate
 
@@ -290,6 +296,24 @@ async def test_a_stream_that_waits_sends_comments_so_that_proxies_do_not_cut_it(
             await served.eventually(lambda: served.exchanges.body_parts.count(b": ping\n\n") >= 2)
         response = await running
     assert events_of_without_pings(response)[-1]["choices"][0]["finish_reason"] == "length"
+
+
+async def test_a_stream_whose_tokens_say_nothing_sends_comments_too():
+    """A call that is held until it is complete, or special tokens that are not shown."""
+
+    class SilentGeneration:
+        num_choices = 1
+        ping_seconds = 0.0
+
+        async def pieces(self):
+            for _ in range(3):
+                yield 0, Piece()
+            yield 0, Piece((Content("x"),), FinishReason.STOP)
+
+    renderer = CompletionRenderer(AnswerHead("id", 1, MODEL), StreamOptions(), lambda _: b"")
+    sent = [event async for event in events(SilentGeneration(), renderer, StreamOptions())]
+    assert sent[:3] == [b": ping\n\n"] * 3
+    assert [event[:5] for event in sent[3:]] == [b"data:", b"data:"]
 
 
 def events_of_without_pings(response: httpx.Response) -> list:

@@ -2,12 +2,16 @@
 
 Work happens on one thread of this module's own, because the grammar library recurses as deep as a grammar's rules refer
 to each other: a chain of a thousand would overflow a usual stack and end the process. So prompts are tokenized while
-grammars compile. A table of the whole vocabulary is built with the first grammar (262,144 tokens: about two seconds).
+grammars compile. A table of the whole vocabulary is built once, before the engine serves (262,144 tokens:
+about two seconds).
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
@@ -17,6 +21,7 @@ from tidegate_engine.grammar.matcher import GrammarMatcher, error_of
 from tidegate_engine.grammar.spec import GrammarSpec, library_grammar
 from tidegate_engine.text.vocabulary import TokenVocabulary
 
+T = TypeVar("T")
 STACK_BYTES = 256 * 2**20  # address space; the longest chain that MAX_SPEC_BYTES has room for touches 100 MiB of it
 
 # Within these a grammar compiles in about a second and the costliest step takes some 50 ms. With the library's own fuel
@@ -27,28 +32,39 @@ LIMITS = LLParserLimits(
 
 
 class GrammarCompiler:
-    """One a process. `load_vocabulary` is called once, with the first grammar."""
+    """One a process. `load_vocabulary` is called once, by prepare() or with the first grammar."""
 
     def __init__(self, load_vocabulary: Callable[[], TokenVocabulary]) -> None:
         self._load_vocabulary = load_vocabulary
         self._tokenizer: LLTokenizer | None = None
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="grammar")
 
+    def prepare(self) -> Future[None]:
+        """Makes the table now; without it the first grammar waits for it, and everybody with it."""
+        return self._start(self._prepare)
+
     def submit(self, spec: GrammarSpec) -> Future[TokenConstraint]:
         """Done after up to seconds. Its result raises BadGrammar, whose message says what is wrong with the grammar."""
-        before = threading.stack_size(STACK_BYTES)
-        try:
-            return self._executor.submit(self._compile, spec)  # starts the thread, the first time
-        finally:
-            threading.stack_size(before)
+        return self._start(partial(self._compile, spec))
 
     def compile(self, spec: GrammarSpec) -> TokenConstraint:
         """Waits for it."""
         return self.submit(spec).result()
 
+    def _start(self, work: Callable[[], T]) -> Future[T]:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            return self._executor.submit(work)  # starts the thread, the first time
+        finally:
+            threading.stack_size(before)
+
     def close(self) -> None:
         """Ends the thread."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self) -> None:
+        with contextlib.suppress(BadGrammar):  # a model without end tokens serves without grammars
+            self._table()
 
     def _compile(self, spec: GrammarSpec) -> TokenConstraint:
         grammar = library_grammar(spec)

@@ -50,6 +50,11 @@ class Generation:
         return len(self._choices)
 
     @property
+    def ping_seconds(self) -> float:
+        """A client that has heard nothing for so long is told that its answer still runs."""
+        return self._front.ping_seconds
+
+    @property
     def wait_seconds(self) -> float:
         """What the last of its choices was expected to wait."""
         return max(choice.stream.wait_seconds for choice in self._choices)

@@ -3,6 +3,7 @@
 After the 200 an error can only be an event: `data: {"error": ...}`, then [DONE], then the stream closes.
 """
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -59,11 +60,15 @@ async def events(generation: Generation, renderer: Renderer, options: StreamOpti
 async def _answer_events(
     generation: Generation, renderer: Renderer, options: StreamOptions
 ) -> AsyncGenerator[bytes, None]:
+    """A ping also where tokens come but say nothing for long: held for a call, or special ones that are not shown."""
     is_open = [False] * generation.num_choices
+    clock = asyncio.get_running_loop().time
+    sent_seconds = clock()
     async with aclosing(generation.pieces()) as pieces:
         async for item in pieces:
             if item is None:
                 yield PING_EVENT
+                sent_seconds = clock()
                 continue
             index, piece = item
             if not is_open[index] and (opening := renderer.opening(index)):
@@ -71,5 +76,9 @@ async def _answer_events(
             is_open[index] = True
             if not piece.says_nothing:
                 yield renderer.piece(index, piece, generation.usage() if options.continuous_usage_stats else None)
+                sent_seconds = clock()
+            elif clock() - sent_seconds >= generation.ping_seconds:
+                yield PING_EVENT
+                sent_seconds = clock()
     if options.include_usage:
         yield renderer.usage(generation.usage())

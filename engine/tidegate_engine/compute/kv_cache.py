@@ -8,7 +8,6 @@ Which block belongs to whom only the scheduler knows.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
@@ -17,6 +16,7 @@ import torch
 from tidegate_core.kv_groups import LayerPlace
 from tidegate_core.quantity import format_bytes
 from tidegate_engine.attention.base import Attention, AttentionInputs
+from tidegate_engine.attention.once_a_step import once_a_step
 from tidegate_engine.attention.pages import LARGEST_ELEMENT, SCALE_DTYPE, KvPages
 
 
@@ -121,7 +121,7 @@ class PagedStep:
         return output.flatten(1)
 
 
-@lru_cache(maxsize=16)  # the same for all layers of a group in a step
+@once_a_step
 def _rows(inputs: AttentionInputs, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Where the step's keys and values stand in a layer seen as [num_blocks * 2 * block_size] rows."""
     slots = inputs.slot_mapping

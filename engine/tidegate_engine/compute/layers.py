@@ -23,7 +23,7 @@ from tidegate_engine.compute.matrix import Matrix, StoredMatrix, Workshop, kept_
 from tidegate_engine.compute.weights import Weights
 
 Layer = TypeVar("Layer")
-
+STRETCH_ROWS = 1024  # products with more rows are hardly faster, a row
 
 Embedding = Callable[[torch.Tensor], torch.Tensor]  # int64 token ids [tokens] -> activations [tokens, hidden_size]
 
@@ -103,6 +103,20 @@ class LayerLoader:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """Over the last dimension, in fp32; `weight` may have leading dimensions of its own (one row per head)."""
     return (F.rms_norm(x.float(), (x.shape[-1],), None, epsilon) * weight).to(x.dtype)
+
+
+def in_stretches(feed_forward: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """The widest rows of a step, between gate, up and down, exist for STRETCH_ROWS tokens at a time.
+
+    Twice a token's width and once more, since the product with down copies what it reads into one piece.
+    """
+    if len(x) <= STRETCH_ROWS:
+        return feed_forward(x)
+    result = torch.empty_like(x)
+    for start in range(0, len(x), STRETCH_ROWS):
+        stretch = slice(start, start + STRETCH_ROWS)
+        result[stretch] = feed_forward(x[stretch])
+    return result
 
 
 def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:

@@ -70,12 +70,20 @@ class RowOutputs:
         sampled = list(draws)
         for start in range(0, len(sampled), self._num_rows):
             chunk = sampled[start : start + self._num_rows]
-            logits = self._logits_of(hidden[[ends[index] - 1 for index in chunk]])
-            group_size = ROWS_AT_ONCE if any(_num_logprobs(rows[index]) is not None for index in chunk) else len(chunk)
-            for first in range(0, len(chunk), group_size):
-                group = chunk[first : first + group_size]
-                group_logits = logits[first : first + group_size]
-                yield from _drawn_group(group, rows, group_logits, [draws[index] for index in group])
+            last_tokens = hidden[[ends[index] - 1 for index in chunk]]
+            yield from self._drawn_chunk(rows, {index: draws[index] for index in chunk}, last_tokens)
+
+    def _drawn_chunk(
+        self, rows: Sequence[ScheduledRow], draws: Mapping[int, Draw], last_tokens: torch.Tensor
+    ) -> Iterator[tuple[int, int, TokenLogprobs | None]]:
+        """Its logits end with it, before those of the next chunk are made."""
+        chunk = list(draws)
+        logits = self._logits_of(last_tokens)
+        group_size = ROWS_AT_ONCE if any(_num_logprobs(rows[index]) is not None for index in chunk) else len(chunk)
+        for first in range(0, len(chunk), group_size):
+            group = chunk[first : first + group_size]
+            group_logits = logits[first : first + group_size]
+            yield from _drawn_group(group, rows, group_logits, [draws[index] for index in group])
 
     def _draw(self, row: ScheduledRow, sampling: SamplingParams) -> Draw:
         """Raises GrammarFailed."""

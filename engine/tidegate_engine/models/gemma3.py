@@ -13,7 +13,7 @@ import torch
 from tidegate_checkpoint.config import ModelConfig, parse_config
 from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
-from tidegate_engine.compute.layers import LayerLoader, gated_gelu, rms_norm
+from tidegate_engine.compute.layers import LayerLoader, gated_gelu, in_stretches, rms_norm
 from tidegate_engine.compute.linear import Linear
 from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
 from tidegate_engine.models.base import HeadCounts
@@ -32,6 +32,9 @@ class Layer:
     down: Linear
     post_mlp_norm: torch.Tensor
     window: int | None
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(gated_gelu(self.gate_up(x)))
 
 
 class Gemma3:
@@ -59,32 +62,33 @@ class Gemma3:
         local_rotation = rotation_at(positions, self._local_frequencies, x.dtype)
         for index, layer in enumerate(self._layers):
             rotation = global_rotation if layer.window is None else local_rotation
-            attended = self._attend(index, layer, self._normalised(x, layer.pre_attention_norm), rotation, step)
-            x = x + self._normalised(attended, layer.post_attention_norm)
-            fed_forward = layer.down(gated_gelu(layer.gate_up(self._normalised(x, layer.pre_mlp_norm))))
-            x = x + self._normalised(fed_forward, layer.post_mlp_norm)
+            x = x + self._attend(index, layer, x, rotation, step)
+            x = x + self._feed_forward(layer, x)
         return self._normalised(x, self._norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self._head(hidden).float()
         cap = self._logits_softcap
-        return logits if cap is None else cap * torch.tanh(logits / cap)
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)  # each copy would be of the vocabulary
+
+    def _feed_forward(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        fed_forward = in_stretches(layer.feed_forward, self._normalised(x, layer.pre_mlp_norm))
+        return self._normalised(fed_forward, layer.post_mlp_norm)
 
     def _attend(self, index: int, layer: Layer, x: torch.Tensor, rotation: Rotation, step: PagedStep) -> torch.Tensor:
-        rotated, values = self._heads.split(layer.qkv(x))
+        rotated, values = self._heads.split(layer.qkv(self._normalised(x, layer.pre_attention_norm)))
         rotated = rotate(self._normalised(rotated, layer.qk_norm), rotation)
         queries, keys = rotated.tensor_split((self._heads.num_query,), 1)
-        return layer.output(
-            step.attend(
-                index,
-                queries,
-                keys,
-                values,
-                scale=self._scale,
-                window=layer.window,
-                softcap=self._attention_softcap,
-            )
+        attended = step.attend(
+            index,
+            queries,
+            keys,
+            values,
+            scale=self._scale,
+            window=layer.window,
+            softcap=self._attention_softcap,
         )
+        return self._normalised(layer.output(attended), layer.post_attention_norm)
 
     def _normalised(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return rms_norm(x, weight, self._epsilon)

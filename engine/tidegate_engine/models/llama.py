@@ -10,7 +10,7 @@ import torch
 from tidegate_checkpoint.config import ModelConfig, parse_config
 from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
-from tidegate_engine.compute.layers import LayerLoader, gated_silu, rms_norm
+from tidegate_engine.compute.layers import LayerLoader, gated_silu, in_stretches, rms_norm
 from tidegate_engine.compute.linear import Linear
 from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
 from tidegate_engine.models.base import HeadCounts
@@ -27,6 +27,9 @@ class Layer:
     gate_up: Linear
     down: Linear
     window: int | None
+
+    def feed_forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(gated_silu(self.gate_up(x)))
 
 
 class Llama:
@@ -48,7 +51,7 @@ class Llama:
         rotation = rotation_at(positions, self._frequencies, x.dtype)
         for index, layer in enumerate(self._layers):
             x = x + self._attend(index, layer, rms_norm(x, layer.attention_norm, self._epsilon), rotation, step)
-            x = x + layer.down(gated_silu(layer.gate_up(rms_norm(x, layer.mlp_norm, self._epsilon))))
+            x = x + in_stretches(layer.feed_forward, rms_norm(x, layer.mlp_norm, self._epsilon))
         return rms_norm(x, self._norm, self._epsilon)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

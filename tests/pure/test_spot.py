@@ -234,6 +234,20 @@ def test_spot_requests_run_beside_a_guaranteed_one_that_waits_for_memory():
     assert {request.request_id for request in engine.scheduler.running} == {"sure", "spot"}
 
 
+def test_a_spot_request_lives_in_memory_that_a_guaranteed_one_claims_and_is_not_expected_to_use():
+    engine = engine_of(ScriptedRunner(20))
+    for _ in range(300):
+        engine.lengths.observe(20, 4, is_cut_off=False)
+    sure, spot = request_of("sure", 20, 300), spot_of("spot", 20, 200)  # the first one needs all blocks in the end
+    engine.queue.add(sure)
+    engine.queue.add(spot)
+    engine.step()
+    assert engine.scheduler.running == (sure, spot)
+    run_until_idle(engine)
+    assert spot.num_preemptions > 0
+    assert (sure.num_outputs, spot.num_outputs) == (300, 200)
+
+
 def test_a_spot_request_leaves_the_last_slot_to_a_guaranteed_one_that_waits():
     engine = engine_of(ScriptedRunner(20), slots=2)
     engine.queue.add(request_of("sure", 100, 200))

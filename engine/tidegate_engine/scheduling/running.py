@@ -56,15 +56,16 @@ class Running:
         return num_blocks <= self._num_blocks
 
     def lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
-        """By the peak formula. A candidate whose whole prompt is in this step is in lockstep from now on.
+        """By the peak formula: for a spot candidate with everybody as long as is expected, else with max_tokens.
 
+        A candidate whose whole prompt is in this step is in lockstep from now on.
         Unless it holds more in this step than in the next: then it is counted like a prompt that takes longer.
         """
-        kv, num_blocks, with_spot = self._kv, self._num_blocks, candidate.is_spot
+        kv, num_blocks = self._kv, self._num_blocks
         is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
-        decoding = self._decoding_claims(with_spot=with_spot)
-        prefilling = self._claims(self.prefilling.values(), with_spot=with_spot)
-        claim = expected_claim(candidate, self._lengths) if with_spot else claim_of(candidate)
+        claims = self._expected if candidate.is_spot else self._guaranteed
+        decoding, prefilling = claims(self.decoding.values()), claims(self.prefilling.values())
+        (claim,) = claims((candidate,))
         if is_partial:
             prefilling.append(claim)
         else:
@@ -92,21 +93,13 @@ class Running:
         claims = [expected_claim(request, self._lengths, LIKELY_SHARE) for request in running]
         return BlockedHead.of(claim_of(head), claims, self._num_blocks, self._kv)
 
-    def _claims(self, requests: Iterable[Request], *, with_spot: bool) -> list[Claim]:
-        lengths = self._lengths
-        return [
-            expected_claim(request, lengths) if request.is_spot else claim_of(request)
-            for request in requests
-            if with_spot or not request.is_spot
-        ]
+    def _expected(self, requests: Iterable[Request]) -> list[Claim]:
+        return [expected_claim(request, self._lengths) for request in requests]
 
-    def _decoding_claims(self, *, with_spot: bool) -> list[tuple[int, int]]:
+    def _guaranteed(self, requests: Iterable[Request]) -> list[Claim]:
         if self.spot:
-            return list(self._claims(self.decoding.values(), with_spot=with_spot))
-        return [
-            (request.num_kv_tokens_at_end - (held := len(request.token_ids) - 1), held)
-            for request in self.decoding.values()
-        ]
+            requests = (request for request in requests if not request.is_spot)
+        return [claim_of(request) for request in requests]
 
     def _end_blocks(self, request: Request) -> int:
         return self._kv.prefilling_blocks(request.num_kv_tokens_at_end)

@@ -1,7 +1,7 @@
 """Spot requests: what they are expected to hold, and who of them gives way.
 
-A spot request is admitted beside everybody else with the length its answer is expected to have, into memory that
-guaranteed requests may claim but mostly never use. When they do, or when answers become longer than expected, the
+A spot request is admitted as if every answer, its own and those of guaranteed requests, became as long as is expected:
+into memory that guaranteed requests may claim but mostly never use. When they do, or when answers become longer, the
 spot request that started last is preempted: its blocks go back, it waits at the head of its class, and its tokens are
 computed again. Each preemption doubles what is expected of it, so that it comes back only where it has room to stay.
 """

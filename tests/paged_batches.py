@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from tidegate_engine.attention.base import AttentionInputs
-from tidegate_engine.attention.pages import KvPages, quantised
+from tidegate_engine.attention.pages import KvPages, quantised, sides_of
 
 BLOCK_SIZE = 16
 
@@ -71,7 +71,8 @@ def dense_attention(
     start = 0
     for row, (queries, context) in enumerate(batch.lengths):
         blocks = batch.inputs.block_tables[row, : -(-context // BLOCK_SIZE)].long()
-        keys, values = (batch.pages.gathered(i, blocks, torch.float64).flatten(0, 1)[:context] for i in (0, 1))
+        sides = batch.pages.gathered(sides_of(blocks), torch.float64).chunk(2)
+        keys, values = (side.flatten(0, 1)[:context] for side in sides)
         positions = torch.arange(context - queries, context, device=keys.device)[:, None]
         key_positions = torch.arange(context, device=keys.device)[None, :]
         is_visible = key_positions <= positions

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_engine.attention.pages import quantised
+from tidegate_engine.attention.pages import quantised, sides_of
 from tidegate_engine.compute.kv_cache import KvLayout
 from tidegate_engine.process.process_memory import private_bytes
 
@@ -63,7 +63,7 @@ def test_what_is_read_differs_from_what_was_written_by_at_most_half_a_step(dtype
     vectors = torch.randn(3, 2, 64, generator=torch.Generator().manual_seed(seed))
     vectors *= torch.tensor(magnitudes).view(3, 1, 1)
     pages.write(torch.tensor([3, 17, 40]), vectors)  # rows of [2 blocks, keys and values, 16]
-    read = torch.cat([pages.gathered(side, torch.arange(2), torch.float32) for side in (0, 1)])  # keys, then values
+    read = pages.gathered(sides_of(torch.arange(2)), torch.float32)  # keys, then values
     for place, written in zip((3, 32 + 1, 16 + 8), vectors, strict=True):
         error = (read.flatten(0, 1)[place] - written).abs().amax(-1)
         assert (error <= ERRORS[dtype] * written.abs().amax(-1)).all()

@@ -7,12 +7,12 @@ query sees nothing leaves it as it was:  maximum, sum, output = maximum, sum * 1
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
 from tidegate_engine.attention.base import AttentionInputs
-from tidegate_engine.attention.pages import KvPages
+from tidegate_engine.attention.once_a_step import once_a_step
+from tidegate_engine.attention.pages import KvPages, sides_of
 
 QUERY_TILE = 16
 KEY_TILE = 64  # a multiple of the block size
@@ -33,8 +33,8 @@ def attend(
     group = num_heads // pages.num_kv_heads
     grouped = query[tiles.tokens].float().view(*tiles.tokens.shape, pages.num_kv_heads, group, head_dim)
     running = _Running(grouped.permute(0, 2, 3, 1, 4).flatten(2, 3).contiguous())  # [tiles, kv_heads, rows, head_dim]
-    for start, active, blocks in tiles.key_tiles:
-        keys, values = (_gather(pages, blocks, index, len(active)) for index in (0, 1))
+    for start, active, sides in tiles.key_tiles:
+        keys, values = _gather(pages, sides, len(active))
         scores = running.query[active] @ keys.transpose(-1, -2) * scale
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
@@ -78,15 +78,16 @@ class _Tiles:
     tokens: torch.Tensor  # int64 [tiles, QUERY_TILE]: places in the step
     is_real: torch.Tensor  # bool, alike
     positions: torch.Tensor  # int64, alike
-    key_tiles: list[tuple[int, torch.Tensor, torch.Tensor]]  # first key, tiles that see some of them, their blocks
+    key_tiles: list[tuple[int, torch.Tensor, torch.Tensor]]  # first key, tiles that see some, sides of their blocks
 
 
-def _gather(pages: KvPages, blocks: torch.Tensor, index: int, num_tiles: int) -> torch.Tensor:
-    vectors = pages.gathered(index, blocks.flatten(), torch.float32)
-    return vectors.view(num_tiles, KEY_TILE, *vectors.shape[2:]).transpose(1, 2).contiguous()
+def _gather(pages: KvPages, sides: torch.Tensor, num_tiles: int) -> torch.Tensor:
+    """Keys and values: [2, tiles, kv_heads, KEY_TILE, head_dim]."""
+    vectors = pages.gathered(sides, torch.float32)
+    return vectors.view(2, num_tiles, KEY_TILE, *vectors.shape[2:]).transpose(2, 3).contiguous()
 
 
-@lru_cache(maxsize=16)  # layers of one step share it: one entry per KV group
+@once_a_step
 def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> _Tiles:
     starts, contexts = inputs.query_start.tolist(), inputs.context_lens.tolist()
     rows, tokens, positions, is_real = [], [], [], []
@@ -118,5 +119,5 @@ def _key_tiles(
         if seeing:
             active = torch.tensor(seeing)
             blocks = padded[active, number * num_blocks : (number + 1) * num_blocks]
-            key_tiles.append((number * KEY_TILE, active, blocks))
+            key_tiles.append((number * KEY_TILE, active, sides_of(blocks)))
     return key_tiles

@@ -47,13 +47,19 @@ class KvPages:
             self.scales.view(-1, self.num_kv_heads).index_copy_(0, rows, scales)
         _bits(self.data).view(-1, *self.data.shape[3:]).index_copy_(0, rows, _bits(elements))
 
-    def gathered(self, index: int, blocks: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Keys (index 0) or values (1) of these blocks: [blocks, block_size, kv_heads, head_dim]."""
-        elements = _bits(self.data)[:, index].index_select(0, blocks).view(self.data.dtype)
+    def gathered(self, sides: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """What stands at these sides of blocks, see sides_of: [sides, block_size, kv_heads, head_dim]."""
+        elements = _bits(self.data).flatten(0, 1).index_select(0, sides).view(self.data.dtype)
         if self.scales is None:
             return elements.to(dtype)
-        scales = self.scales[:, index].index_select(0, blocks)
+        scales = self.scales.flatten(0, 1).index_select(0, sides)
         return (elements.float() * scales.float().unsqueeze(-1)).to(dtype)
+
+
+def sides_of(blocks: torch.Tensor) -> torch.Tensor:
+    """int64 [2 * blocks]: the keys of all, then the values of all, so that one gather reads both."""
+    keys = blocks.flatten().long() * 2
+    return torch.cat((keys, keys + 1))
 
 
 def quantised(vectors: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

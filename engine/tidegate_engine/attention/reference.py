@@ -1,23 +1,26 @@
 """Paged attention in plain torch: the reference every kernel is compared with, and what serves on CPU.
 
-A step is cut into parts that share one gather and one scaled-dot-product call: all decodes of similar length together,
-prefill chunks in stretches of PREFILL_QUERIES so that masks stay small and a stretch only reads keys up to its end.
+A step is cut into parts that share one gather and one scaled-dot-product call: decodes of similar length together,
+prefill chunks in stretches of PREFILL_QUERIES so that a stretch only reads keys up to its end. One part's keys, values
+and prompt mask exist at a time, as the plan of a step's memory counts on (tests/cpu/test_step_memory.py).
 
     decode part   query [rows, kv_heads, group, head_dim]       keys [rows, kv_heads, keys, head_dim]
     prefill part  query [kv_heads, group, queries, head_dim]    keys [kv_heads, 1 -> group, keys, head_dim]
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 
 from tidegate_engine.attention.base import AttentionInputs
-from tidegate_engine.attention.pages import KvPages
+from tidegate_engine.attention.once_a_step import once_a_step
+from tidegate_engine.attention.pages import KvPages, sides_of
 
 PREFILL_QUERIES = 128
 SHORT_CONTEXT_BLOCKS = 64  # decodes up to this length are padded to the longest of them; longer ones by powers of two
+PART_KEYS = 1 << 14  # decodes are gathered together up to so many keys; one alone may have more
 
 
 def attend(
@@ -31,12 +34,11 @@ def attend(
 ) -> torch.Tensor:
     """See attention.base.Attention."""
     parts = _cut(inputs, pages.block_size, window)
-    outputs = [_attend_part(query[part.tokens], pages, part, scale, softcap) for part in parts]
     if len(parts) == 1:
-        return outputs[0]
+        return _attend_part(query[parts[0].tokens], pages, parts[0], scale, softcap)
     result = torch.empty_like(query)
-    for part, output in zip(parts, outputs, strict=True):
-        result[part.tokens] = output
+    for part in parts:
+        result[part.tokens] = _attend_part(query[part.tokens], pages, part, scale, softcap)
     return result
 
 
@@ -44,22 +46,42 @@ def attend(
 class _Part:
     """Rows with one query token each, or several query tokens of a single row."""
 
-    tokens: torch.Tensor | slice  # positions in the step
+    tokens: torch.Tensor | slice  # places in the step
     num_rows: int
-    blocks: torch.Tensor  # int64 [rows * blocks]: those that hold the keys
-    mask: torch.Tensor  # fp32 [rows, 1, queries, blocks * block_size]: 0 where visible, else -inf
+    num_keys: int  # of each row: blocks * block_size
+    sides: torch.Tensor  # int64 [2 * rows * blocks]: of those that hold the keys and values
+    positions: torch.Tensor  # int64 [rows, queries, 1]: of the queries
+    first_keys: torch.Tensor  # int64 [rows, 1, 1]: where the first of the blocks begins
+    window: int | None
+
+    def mask(self, dtype: torch.dtype) -> torch.Tensor:
+        """[rows, 1, queries, keys]: 0 where visible, else -inf. A prompt's is large, so it is made for each layer."""
+        return self._made_mask(dtype) if self.positions.shape[1] > 1 else self._decode_mask.to(dtype)
+
+    @cached_property
+    def _decode_mask(self) -> torch.Tensor:
+        """Four bytes a key; made for each layer it would take a quarter of the attention to a short context."""
+        return self._made_mask(torch.float32)
+
+    def _made_mask(self, dtype: torch.dtype) -> torch.Tensor:
+        key_positions = self.first_keys + torch.arange(self.num_keys, device=self.positions.device)
+        is_hidden = key_positions > self.positions
+        if self.window is not None:
+            is_hidden |= key_positions <= self.positions - self.window
+        mask = torch.zeros(is_hidden.shape, dtype=dtype, device=is_hidden.device)
+        return mask.masked_fill_(is_hidden, float("-inf"))[:, None]
 
 
 def _attend_part(query: torch.Tensor, pages: KvPages, part: _Part, scale: float, softcap: float | None) -> torch.Tensor:
     num_queries, num_heads, head_dim = query.shape
     group = num_heads // pages.num_kv_heads
-    keys, values = (_gather(pages, part, index, query.dtype) for index in (0, 1))
+    keys, values = _gather(pages, part, query.dtype)
     grouped = query.view(num_queries, pages.num_kv_heads, group, head_dim)
     is_prefill = num_queries > part.num_rows
     if is_prefill:
         grouped = grouped.permute(1, 2, 0, 3)
         keys, values = (side.transpose(0, 1).expand(-1, group, -1, -1) for side in (keys, values))
-    mask = part.mask.to(query.dtype)
+    mask = part.mask(query.dtype)
     if softcap is None:
         output = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask, scale=scale)
     else:
@@ -70,13 +92,13 @@ def _attend_part(query: torch.Tensor, pages: KvPages, part: _Part, scale: float,
     return output.reshape(num_queries, num_heads, head_dim)
 
 
-def _gather(pages: KvPages, part: _Part, index: int, dtype: torch.dtype) -> torch.Tensor:
-    """Keys (index 0) or values (1) of a part: [rows, kv_heads, blocks * block_size, head_dim]."""
-    vectors = pages.gathered(index, part.blocks, dtype)
-    return vectors.view(part.num_rows, -1, *vectors.shape[2:]).transpose(1, 2)
+def _gather(pages: KvPages, part: _Part, dtype: torch.dtype) -> torch.Tensor:
+    """Keys and values of a part: [2, rows, kv_heads, blocks * block_size, head_dim]."""
+    vectors = pages.gathered(part.sides, dtype)
+    return vectors.view(2, part.num_rows, -1, *vectors.shape[2:]).transpose(2, 3)
 
 
-@lru_cache(maxsize=16)  # layers of one step share it: one entry per KV group
+@once_a_step
 def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[_Part, ...]:
     starts, contexts = inputs.query_start.tolist(), inputs.context_lens.tolist()
     parts = []
@@ -93,13 +115,14 @@ def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[
             first = starts[row] + done
             where = _Where([row], slice(first, first + taken), list(range(last - taken, last)))
             parts.append(_part(inputs, where, block_size, window))
-    for rows in decodes.values():
-        where = _Where(
-            rows,
-            _as_slice([starts[row] for row in rows], inputs.query_start.device),
-            [contexts[row] - 1 for row in rows],
-        )
-        parts.append(_part(inputs, where, block_size, window))
+    for similar in decodes.values():
+        num_keys = max(_num_blocks(contexts[row], block_size, window) for row in similar) * block_size
+        num_rows = max(1, PART_KEYS // num_keys)
+        for done in range(0, len(similar), num_rows):
+            rows = similar[done : done + num_rows]
+            tokens = _as_slice([starts[row] for row in rows], inputs.query_start.device)
+            where = _Where(rows, tokens, [contexts[row] - 1 for row in rows])
+            parts.append(_part(inputs, where, block_size, window))
     return tuple(parts)
 
 
@@ -133,9 +156,12 @@ def _part(inputs: AttentionInputs, where: _Where, block_size: int, window: int |
         num_blocks = min(num_blocks, (query_positions.shape[1] + window - 2) // block_size + 2)
     columns = first_blocks[:, 0] + torch.arange(num_blocks, device=device)
     blocks = tables.gather(1, columns.clamp(max=tables.shape[1] - 1))
-    key_positions = first_blocks * block_size + torch.arange(num_blocks * block_size, device=device)
-    is_visible = key_positions <= query_positions
-    if window is not None:
-        is_visible &= key_positions > query_positions - window
-    mask = torch.zeros(is_visible.shape, device=device).masked_fill_(~is_visible, float("-inf"))
-    return _Part(where.tokens, len(where.rows), blocks.flatten().long(), mask[:, None])
+    return _Part(
+        where.tokens,
+        len(where.rows),
+        num_blocks * block_size,
+        sides_of(blocks),
+        query_positions,
+        first_blocks * block_size,
+        window,
+    )

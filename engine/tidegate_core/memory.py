@@ -77,7 +77,7 @@ def process_bytes(shape: ModelShape, device: Device) -> int:
 
 
 def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) -> int:
-    """Peak of a full step: two intermediate rows (gate and up) and about six hidden rows are alive at once."""
+    """What a full step may take; tests/cpu/test_step_memory.py holds the engine to it, long contexts included."""
     width = 2 * -(-shape.intermediate_size // tensor_parallel) + 6 * shape.hidden_size
     return STEP_TOKENS * width * ACTIVATION_BYTES[device]
 

@@ -87,7 +87,7 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
 
 
 def _threads(launch: EngineLaunch) -> int:
-    """Three threads and more cut elementwise work within a vector register, and what is left over rounds differently."""
+    """Three threads and more cut elementwise work within a vector register; what is left over rounds differently."""
     num_threads = launch.threads or cpu_threads()
     return min(num_threads, DETERMINISTIC_THREADS) if launch.deterministic else num_threads
 

@@ -63,8 +63,10 @@ async def test_every_request_is_counted_where_it_got_to_and_nowhere_else():
     async with running_app(slots=1, max_queue=1) as served:
         assert (await served.client.post(COMPLETIONS, json=completion(prompt="four"))).status_code == 200
         text = (await served.client.post(COMPLETIONS, json=completion(max_tokens=40))).json()["choices"][0]["text"]
+        served.gate.hold_after(steps=30)  # else the engine may come to the end before it is told of the stop
         stopped = await served.client.post(COMPLETIONS, json=completion(max_tokens=40, stop=[text[2:5]]))
         assert stopped.json()["choices"][0]["finish_reason"] == "stop"
+        served.gate.release()
         assert (await served.client.post(COMPLETIONS, json=completion(prompt=[POISON]))).status_code == 500
         await served.eventually_idle()
         with served.gate.closed():

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import httpx
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -96,7 +97,7 @@ def api(document, url):
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["as documented", "otherwise"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.id)
-def test_whatever_is_sent_gets_a_documented_answer(api, operation, mode):
+def test_whatever_is_sent_gets_a_documented_answer(api, document, operation, mode):
     described = api[operation.path][operation.method]
     if mode is GenerationMode.NEGATIVE and not (operation.body or "{" in operation.path):
         return  # there is nothing that could be otherwise
@@ -106,7 +107,15 @@ def test_whatever_is_sent_gets_a_documented_answer(api, operation, mode):
     @given(case=described.as_strategy(generation_mode=mode))
     def fuzz(case):
         headers = {"Authorization": f"Bearer {KEY}"}
-        case.call_and_validate(headers=headers, timeout=TIMEOUT_SECONDS, checks=CHECKS)
+        # A null that became a text is taken for a violation, also where the field may be a text.
+        checks = [check for check in CHECKS if check is not negative_data_rejection or not is_as_documented(case.body)]
+        case.call_and_validate(headers=headers, timeout=TIMEOUT_SECONDS, checks=checks)
+
+    def is_as_documented(body):
+        if operation.body is None or not isinstance(body, dict):
+            return False
+        schema = {"$ref": f"#/components/schemas/{operation.body.__name__}", "components": document["components"]}
+        return jsonschema_rs.Draft202012Validator(schema).is_valid(body)
 
     fuzz()
 

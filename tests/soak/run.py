@@ -124,6 +124,8 @@ def engine(model: Path) -> Iterator[tuple[subprocess.Popen, str, str]]:
     finally:
         process.kill()
         process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
 def main() -> int:

@@ -92,6 +92,8 @@ def openapi_document(model_names: tuple[str, ...], vocab_size: int, *, needs_key
     for body in filter(None, (each.body for each in OPERATIONS)):
         fields = schemas[body.__name__]["properties"]
         fields["model"] = _served(schemas[body.__name__], model_names)
+        if body is TokenizeRequest:
+            continue  # its prompt is always a text, and may be empty
         for name in TOKEN_FIELDS & set(fields):
             _bound_tokens(fields[name], vocab_size)
     document: Json = {

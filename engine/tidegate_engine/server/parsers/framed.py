@@ -6,11 +6,12 @@ prose --opening--> begun --"{"--> calling --"}"--> after --closing, or other tex
 """
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import NamedTuple
 
 from tidegate_engine.server.parsers.calls import ArgumentsCall, CallReader, JsonCall
 from tidegate_engine.server.parsers.parts import Part, Prose
+from tidegate_engine.server.parsers.states import StateReader
 from tidegate_engine.server.stream import held_length
 
 
@@ -41,27 +42,19 @@ _NAMED = re.compile(r"([\w.-]{1,64})(?:\[CALL_ID\]\w{0,64})?(?:\[ARGS\])?\s{0,8}
 _NAMED_SO_FAR = re.compile(r"[\w.-]{1,64}(?:\[(?:[A-Z_]{0,7}\]?)(?:\w{0,64}(?:\[[A-Z]{0,4}\]?)?)?)?\s{0,8}")
 
 
-class FramedReader:
+class FramedReader(StateReader):
     """Reads the calls of one answer that name one of the request's functions."""
 
     def __init__(self, frame: Frame, names: Collection[str]) -> None:
+        super().__init__()
         self._frame = frame
         self._names = names
         self._prose = Prose()
-        self._buffer = ""  # not read yet
         self._skipped = ""  # read, and content if no call follows
         self._closing = ""
         self._num_calls = 0
         self._call: CallReader | None = None
-        self._state: Callable[[], list[Part] | None] = self._in_prose if frame.opening else self._at_start
-
-    def feed(self, text: str) -> list[Part]:
-        self._buffer += text
-        parts: list[Part] = []
-        # A state gives None where it needs more text.
-        while self._buffer and (found := self._state()) is not None:
-            parts += found
-        return parts
+        self._state = self._in_prose if frame.opening else self._at_start
 
     def flush(self) -> list[Part]:
         call, self._call = self._call, None
@@ -84,8 +77,7 @@ class FramedReader:
         return said
 
     def _say(self, length: int) -> list[Part]:
-        said, self._buffer = self._buffer[:length], self._buffer[length:]
-        return self._prose.say(said)
+        return self._prose.say(self._cut(length))
 
     def _at_start(self) -> list[Part] | None:
         self._skip_space()
@@ -124,7 +116,7 @@ class FramedReader:
             return None if _NAMED_SO_FAR.fullmatch(self._buffer) else self._give_back()
         if named[1] not in self._names:
             return self._give_back()
-        self._buffer = self._buffer[named.end() :]
+        self._cut(named.end())
         return self._begin(ArgumentsCall(named[1], self._num_calls))
 
     def _begin(self, call: CallReader) -> list[Part]:
@@ -155,7 +147,7 @@ class FramedReader:
         if not self._buffer or (closing != self._buffer and closing.startswith(self._buffer)):
             return None
         if closing and self._buffer.startswith(closing):
-            self._buffer = self._buffer[len(closing) :]
+            self._cut(len(closing))
             self._skipped = ""
             self._state = self._in_prose
             return []
@@ -171,8 +163,7 @@ class FramedReader:
         return self._prose.say(text)
 
     def _skip(self, length: int) -> None:
-        self._skipped += self._buffer[:length]
-        self._buffer = self._buffer[length:]
+        self._skipped += self._cut(length)
 
     def _skip_space(self) -> None:
         self._skip(len(self._buffer) - len(self._buffer.lstrip()))

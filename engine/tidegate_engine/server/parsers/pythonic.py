@@ -10,11 +10,12 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from tidegate_engine.server.parsers.brackets import BracketScanner
 from tidegate_engine.server.parsers.calls import Call, call_of, whole_call
 from tidegate_engine.server.parsers.parts import Part, Prose
+from tidegate_engine.server.parsers.states import StateReader
 from tidegate_engine.server.stream import held_length
 
 FENCES = ("```tool_code", "```tool_call", "```json")
@@ -23,24 +24,17 @@ MAX_PYTHON_CHARACTERS = 2**16  # Python's parser works on the event loop
 _ANY_FENCE = re.compile("|".join(FENCES))
 
 
-class PythonicReader:
+class PythonicReader(StateReader):
     """Reads the calls of one answer that name one of the request's functions."""
 
     def __init__(self, names: Collection[str]) -> None:
+        super().__init__()
         self._names = names
         self._prose = Prose()
-        self._buffer = ""
         self._num_calls = 0
         self._extent = BracketScanner(quotes="\"'")
         self._num_scanned = 0
-        self._state: Callable[[], list[Part] | None] = self._at_start
-
-    def feed(self, text: str) -> list[Part]:
-        self._buffer += text
-        parts: list[Part] = []
-        while self._buffer and (found := self._state()) is not None:
-            parts += found
-        return parts
+        self._state = self._at_start
 
     def flush(self) -> list[Part]:
         # A last block may lack its closing fence: some models stop before it.
@@ -79,13 +73,11 @@ class PythonicReader:
         return self._take(end + len(FENCE_END))
 
     def _take(self, end: int) -> list[Part]:
-        block, self._buffer = self._buffer[:end], self._buffer[end:]
         self._state = self._in_prose
-        return self._read(block)
+        return self._read(self._cut(end))
 
     def _say(self, length: int) -> list[Part]:
-        said, self._buffer = self._buffer[:length], self._buffer[length:]
-        return self._prose.say(said)
+        return self._prose.say(self._cut(length))
 
     def _read(self, block: str) -> list[Part]:
         calls = read_calls(unfenced(block), self._names)

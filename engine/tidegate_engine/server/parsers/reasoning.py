@@ -5,18 +5,19 @@ start --<think>, or open from the prompt--> thinking --</think>--> answer
 """
 
 from tidegate_engine.server.parsers.parts import Part, PartReader, Reasoning
+from tidegate_engine.server.parsers.states import StateReader
 from tidegate_engine.server.stream import held_length
 
 OPEN, CLOSE = "<think>", "</think>"
 
 
-class ReasoningReader:
+class ReasoningReader(StateReader):
     """Takes the reasoning off and gives the rest to the answer's own reader, to its very end."""
 
     def __init__(self, answer: PartReader, *, is_open: bool) -> None:
         """`is_open`: the prompt ended inside of the reasoning."""
+        super().__init__()
         self._answer = answer
-        self._buffer = ""
         self._space = ""  # in front of what may be the end of the reasoning
         self._state = self._thinking if is_open else self._start
         self._has_begun = False
@@ -25,15 +26,8 @@ class ReasoningReader:
     def is_reasoning(self) -> bool:
         return self._state == self._thinking
 
-    def feed(self, text: str) -> list[Part]:
-        self._buffer += text
-        parts: list[Part] = []
-        while self._buffer and (found := self._state()) is not None:
-            parts += found
-        return parts
-
     def flush(self) -> list[Part]:
-        text, self._buffer = self._buffer, ""
+        text = self._cut(len(self._buffer))
         if self.is_reasoning:
             return [Reasoning(self._space + text)] if self._space + text else []
         return [*self._answer.feed(text), *self._answer.flush()]
@@ -53,12 +47,12 @@ class ReasoningReader:
         """White space at both ends of the reasoning is the template's."""
         at = self._buffer.find(CLOSE)
         if at >= 0:
-            said, self._buffer = self._buffer[:at], self._buffer[at + len(CLOSE) :]
+            said = self._cut(at)
+            self._cut(len(CLOSE))
             self._state = self._closed
             return self._reason(said)
         num_said = len(self._buffer) - held_length(self._buffer, (CLOSE,))
-        said, self._buffer = self._buffer[:num_said], self._buffer[num_said:]
-        return self._reason(said) if num_said else None
+        return self._reason(self._cut(num_said)) if num_said else None
 
     def _reason(self, text: str) -> list[Part]:
         text = self._space + text
@@ -77,5 +71,4 @@ class ReasoningReader:
         return []
 
     def _answering(self) -> list[Part]:
-        text, self._buffer = self._buffer, ""
-        return self._answer.feed(text)
+        return self._answer.feed(self._cut(len(self._buffer)))

@@ -118,8 +118,8 @@ def test_a_held_tail_is_not_lost_when_the_answer_ends():
 
 
 def test_of_two_stop_strings_the_one_that_is_complete_first_cuts():
-    assert find_stop("abcX", ("abcX", "bc")) == 1
-    assert find_stop("abc", ("c", "bc")) == 1
+    assert find_stop("abcX", ("abcX", "bc")) == (1, 3)
+    assert find_stop("abc", ("c", "bc")) == (1, 3)
     assert find_stop("ab", ("c",)) is None
 
 

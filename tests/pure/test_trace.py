@@ -4,7 +4,8 @@ import gzip
 
 import pytest
 
-from tidegate_cli.bench.trace import BadTrace, TraceRequest, read_trace
+from tidegate_cli.bench.errors import BadTrace
+from tidegate_cli.bench.trace import TraceRequest, read_trace
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

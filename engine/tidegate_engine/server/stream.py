@@ -86,7 +86,7 @@ class ChoiceText:
 
     def _released(self, text: str, finish_reason: FinishReason | None) -> Delta:
         stops = self._stopping.strings if self.num_tokens > self._stopping.min_tokens else ()
-        if (found := _first_stop(text, stops)) is not None:
+        if (found := find_stop(text, stops)) is not None:
             start, end = found
             return self._close(text[: end if self._stopping.keeps_end else start], FinishReason.STOP, is_cut=True)
         if finish_reason is not None:
@@ -149,13 +149,8 @@ def single_tokens(chunk: TokenChunk) -> list[TokenChunk]:
     ]
 
 
-def find_stop(text: str, stops: tuple[str, ...]) -> int | None:
-    """Where to cut: the start of the stop string that is complete first; of several that end together, the longest."""
-    found = _first_stop(text, stops)
-    return None if found is None else found[0]
-
-
-def _first_stop(text: str, stops: tuple[str, ...]) -> tuple[int, int] | None:
+def find_stop(text: str, stops: tuple[str, ...]) -> tuple[int, int] | None:
+    """Start and end of the stop string that is complete first; of several that end together, the longest."""
     matches = [(start + len(stop), start) for stop in stops if (start := text.find(stop)) >= 0]
     if not matches:
         return None

@@ -17,7 +17,7 @@ from tidegate_cli.bench.outcome import Ending, Outcome
 from tidegate_cli.bench.probe import measure_lengths
 from tidegate_cli.bench.progress import Progress
 from tidegate_cli.bench.summary import Objectives, summarise, to_json, to_table
-from tidegate_cli.bench.trace import BadTrace, read_trace
+from tidegate_cli.bench.trace import read_trace
 from tidegate_cli.bench.workload import Workload, closed_loop, poisson, replay
 
 SOME_FAILED, BAD_ARGUMENTS, NO_SERVER = 1, 2, 3
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
             from tidegate_cli.bench.report import html_report  # plots take a second to import
 
             _write(arguments.report, html_report(endpoint, workload, outcomes, summary, objectives))
-    except (BadBench, BadTrace) as error:
+    except BadBench as error:
         print(f"tidegate bench: {error}", file=sys.stderr)
         return BAD_ARGUMENTS
     except NoServer as error:
@@ -72,7 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def workload_of(arguments: argparse.Namespace) -> Workload:
-    """Raises BadBench for options that do not go together, BadTrace for a file that is none."""
+    """Raises BadBench for options that do not go together, or a file that is no trace."""
     alike = {"--concurrency": arguments.concurrency, "--rate": arguments.rate,
              "--prompt-tokens": arguments.prompt_tokens, "--output-tokens": arguments.output_tokens}  # fmt: skip
     if arguments.trace:

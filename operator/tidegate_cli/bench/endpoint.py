@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-CLIENT_ERRORS = range(400, 500)
-
 
 class Api(StrEnum):
     """Which of OpenAI's two ways to ask."""

@@ -1,7 +1,8 @@
 """Why `tidegate bench` cannot measure: one class per exit code.
 
 BenchError
-├── BadBench      arguments or a trace that make no sense: the user corrects them
+├── BadBench      arguments that make no sense: the user corrects them
+│   └── BadTrace  a file that is no trace; the message says which file and line, and what is wrong there
 └── NoServer      the server cannot be reached, or does not answer as OpenAI's API does
 """
 
@@ -12,6 +13,10 @@ class BenchError(Exception):
 
 class BadBench(BenchError):
     """The user corrects an argument or a file; the message says which."""
+
+
+class BadTrace(BadBench):
+    """The user brings another file."""
 
 
 class NoServer(BenchError):

@@ -16,13 +16,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from tidegate_cli.bench.errors import BadTrace
+
 GZIP_MAGIC = b"\x1f\x8b"
 AZURE_COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MOONCAKE_FIELDS = ("timestamp", "input_length", "output_length")
-
-
-class BadTrace(Exception):
-    """A file that is no trace; the message says which file and line, and what is wrong there."""
 
 
 @dataclass(frozen=True, slots=True)

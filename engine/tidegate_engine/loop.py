@@ -32,7 +32,6 @@ from tidegate_engine.grammar.base import TokenConstraint
 from tidegate_engine.request import DEFAULT_TERMS, FinishReason, SamplingParams, Terms, TokenChunk, new_request
 from tidegate_engine.runner import Runner
 from tidegate_engine.scheduling.admission import check_can_ever_fit
-from tidegate_engine.scheduling.blocks import blocks_for
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.door import Door
 from tidegate_engine.scheduling.queue import QueueLimits
@@ -210,9 +209,7 @@ class EngineLoop:
     @property
     def num_reserved_blocks(self) -> int:
         """What running requests hold at most, each at its own end; shared prefixes are counted once for each."""
-        block_size = self._engine.pool.block_size
-        running = tuple(self._engine.scheduler.running)
-        return sum(blocks_for(request.num_kv_tokens_at_end, block_size) for request in running)
+        return self._engine.scheduler.num_reserved_blocks
 
     @property
     def num_cached_blocks(self) -> int:

@@ -163,3 +163,15 @@ def test_a_request_that_ends_while_it_waits_leaves_no_trace():
     assert ended.finish_reason is FinishReason.ABORT
     assert scheduler.schedule(512).rows == ()
     assert scheduler.end("gone", FinishReason.ABORT) is None
+
+
+def test_what_is_reserved_counts_the_blocks_of_every_kv_group_and_goes_with_who_runs():
+    pool = BlockPool(100, 16, (None, 32, 32))
+    queue = RequestQueue()
+    scheduler = Scheduler(pool, queue, slots=4)
+    queue.add(request_of("a", 100, 10))
+    scheduler.schedule(200)
+    assert pool.num_used == 3 * 7
+    assert scheduler.num_reserved_blocks == 3 * 7  # 109 positions, all of a prompt's while it is computed
+    scheduler.end("a", FinishReason.ABORT)
+    assert scheduler.num_reserved_blocks == 0

@@ -28,6 +28,11 @@ class Running:
         self._lengths = lengths
         self._blocks_at_end = dict.fromkeys(ServiceClass, 0)  # if each request reaches its max_tokens
 
+    @property
+    def blocks_at_end(self) -> int:
+        """What those who run hold at most, each at its own end; blocks in common are counted for each."""
+        return sum(self._blocks_at_end.values())
+
     def get(self, request_id: str) -> Request | None:
         return self.decoding.get(request_id) or self.prefilling.get(request_id)
 

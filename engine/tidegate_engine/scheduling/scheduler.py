@@ -85,6 +85,11 @@ class Scheduler:
     def num_decoding(self) -> int:
         return len(self._running.decoding)
 
+    @property
+    def num_reserved_blocks(self) -> int:
+        """Any thread may read it."""
+        return self._running.blocks_at_end
+
     def tenant_shares(self) -> tuple[TenantShare, ...]:
         """Of those with requests queued or running."""
         return self.queue.tenant_shares()

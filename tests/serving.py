@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,10 +82,14 @@ class EngineUnderTest:
 
 @contextmanager
 def engine_process(
-    model: str, *args: str, is_ready: bool = True, is_listening: bool = True
+    model: str,
+    *args: str,
+    is_ready: bool = True,
+    is_listening: bool = True,
+    program: Sequence[str] = ("-m", "tidegate_engine"),
 ) -> Iterator[EngineUnderTest]:
     """`python -m tidegate_engine MODEL ...` on free local ports, by default ready before it is handed out."""
-    command = [sys.executable, "-m", "tidegate_engine", model, "--host", "127.0.0.1", *FREE_PORTS]
+    command = [sys.executable, *program, model, "--host", "127.0.0.1", *FREE_PORTS]
     environment = {**os.environ, "PYTHONPATH": str(ENGINE_ROOT)}
     process = subprocess.Popen(
         [*command, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment

@@ -6,30 +6,25 @@ memory is flat, and when the last client has gone not one block is held.
 
 import argparse
 import asyncio
-import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
+from serving import EngineUnderTest, engine_process
 from soak.clients import MODEL, Clients, Judgement
 from soak.memory import GROWTH_BYTES, growth_bytes, is_flat, private_bytes
 from soak.model import CONTEXT, write_model
 from waiting import eventually_async
 
-ROOT = Path(__file__).parents[2]
 NUM_CLIENTS = 20
 SAMPLE_SECONDS = 5.0
 ENGINE = (
-    "--deterministic", "--host=127.0.0.1", "--port=0", "--admin-port=0", f"--served-name={MODEL}", "--threads=1",
+    "--deterministic", f"--served-name={MODEL}", "--threads=1",
     f"--context={CONTEXT}", "--slots=10", "--kv-memory=640Ki", "--max-queue=10", "--max-wait-seconds=60",
     "--output-tokens=30", "--prompt-tokens=60",
 )  # fmt: skip
@@ -60,31 +55,35 @@ class Soak:
 async def soak(seconds: float, seed: int = 0) -> Soak:
     """Raises RuntimeError if the engine dies under way."""
     result = Soak()
-    with tempfile.TemporaryDirectory() as folder, engine(write_model(Path(folder))) as (process, url, admin_url):
+    with tempfile.TemporaryDirectory() as folder, checked_engine(Path(folder)) as engine:
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:
-            clients = Clients(session, url, result.judgement, seed)
+            clients = Clients(session, engine.url, result.judgement, seed)
             end = time.monotonic() + seconds
             async with asyncio.TaskGroup() as group:
-                group.create_task(_sample(process, result, end))
+                group.create_task(_sample(engine, result, end))
                 for _ in range(NUM_CLIENTS):
-                    group.create_task(_keep_asking(process, clients, end))
-            result.load = await _settled(session, admin_url)
-        process.send_signal(signal.SIGTERM)
-        result.exit_code = await asyncio.to_thread(process.wait, 60)
+                    group.create_task(_keep_asking(engine, clients, end))
+            result.load = await _settled(session, engine.admin_url)
+        engine.terminate()
+        result.exit_code = await asyncio.to_thread(engine.wait, 60)
     return result
 
 
-async def _keep_asking(process: subprocess.Popen, clients: Clients, end: float) -> None:
+def checked_engine(folder: Path) -> AbstractContextManager[EngineUnderTest]:
+    return engine_process(str(write_model(folder)), *ENGINE, program=(str(Path(__file__).parent / "engine.py"),))
+
+
+async def _keep_asking(engine: EngineUnderTest, clients: Clients, end: float) -> None:
     while time.monotonic() < end:
         await clients.ask()
-        if process.poll() is not None:
-            raise RuntimeError(f"the engine ended with {process.returncode} in the middle of the load")
+        if (code := engine.process.poll()) is not None:
+            raise RuntimeError(f"the engine ended with {code} in the middle of the load:\n{engine.output()}")
 
 
-async def _sample(process: subprocess.Popen, result: Soak, end: float) -> None:
-    while time.monotonic() < end and process.poll() is None:
-        result.samples.append(private_bytes(process.pid))
+async def _sample(engine: EngineUnderTest, result: Soak, end: float) -> None:
+    while time.monotonic() < end and engine.process.poll() is None:
+        result.samples.append(private_bytes(engine.process.pid))
         await asyncio.sleep(min(SAMPLE_SECONDS, max(0.0, end - time.monotonic())))
 
 
@@ -103,29 +102,6 @@ async def _settled(session: aiohttp.ClientSession, admin_url: str) -> dict:
     except AssertionError:
         return await load()
     return await load()
-
-
-@contextmanager
-def engine(model: Path) -> Iterator[tuple[subprocess.Popen, str, str]]:
-    """(process, API URL, admin URL) of a checked engine, ready to serve."""
-    command = [sys.executable, str(Path(__file__).parent / "engine.py"), str(model), *ENGINE]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'engine'}:{ROOT / 'tests'}"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    try:
-        assert process.stdout is not None
-        events = {}
-        for line in process.stdout:
-            event = json.loads(line)
-            events[event["event"]] = event
-            if "ready" in events:
-                break
-        ports = events["listening"]
-        yield process, f"http://127.0.0.1:{ports['port']}", f"http://127.0.0.1:{ports['adminPort']}"
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout:
-            process.stdout.close()
 
 
 def main() -> int:

@@ -4,6 +4,39 @@ from typing import Any
 
 _CPU = {"accelerator": {"resource": "cpu"}}
 _LIMITS = {"pod": {"resources": {"limits": {"memory": "4Gi", "cpu": 2}}}}
+AFFINITY: dict[str, Any] = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}],
+                    "matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["bad"]}],
+                }
+            ]
+        },
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 1, "preference": {"matchExpressions": [{"key": "spot", "operator": "DoesNotExist"}]}}
+        ],
+    },
+    "podAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "rack", "labelSelector": {}, "namespaceSelector": {"matchLabels": {"team": "a"}}}
+        ]
+    },
+    "podAntiAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "podAffinityTerm": {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchExpressions": [{"key": "tidegate.dev/pool", "operator": "Exists"}]},
+                    "namespaces": ["team-a"],
+                },
+            }
+        ]
+    },
+}
+_ENTRY = {"name": "proxy", "key": "url"}
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "another scheme": ({"model": {"uri": "s3://bucket/x"}}, "model.uri must be pvc://CLAIM/PATH"),
@@ -35,6 +68,23 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         "pod.annotations under tidegate.dev/ belong to the operator",
     ),
     "a label of ours": ({"pod": {"labels": {"tidegate.dev/pool": "x"}}}, "pod.labels under tidegate.dev/ belong"),
+    "a variable without a value": ({"pod": {"env": [{"name": "A"}]}}, "each of pod.env has either a value or a"),
+    "a variable with two values": (
+        {"pod": {"env": [{"name": "A", "value": "b", "valueFrom": {"configMapKeyRef": _ENTRY}}]}},
+        "each of pod.env has either a value or a valueFrom",
+    ),
+    "a variable from two places": (
+        {"pod": {"env": [{"name": "A", "valueFrom": {"configMapKeyRef": _ENTRY, "secretKeyRef": _ENTRY}}]}},
+        "each of pod.env has either a value or a valueFrom",
+    ),
+    "a variable of ours": (
+        {"pod": {"env": [{"name": "HF_HUB_OFFLINE", "value": "0"}]}},
+        "which the operator sets itself; leave them out",
+    ),
+    "a token for all to read": (
+        {"pod": {"env": [{"name": "HF_TOKEN", "value": "hf_x"}]}},
+        "put the token into a Secret and name it in model.tokenSecretRef",
+    ),
     "a device without domain": ({"accelerator": {"resource": "gpu"}}, "accelerator.resource must be an extended"),
 }  # fmt: skip
 
@@ -57,6 +107,18 @@ FINE: dict[str, dict[str, Any]] = {
     "flags of the engine": {"engine": {"extraArgs": ["--tool-parser=hermes", "--prefix-cache", "off"]}},
     "a queue bounded in tokens": {"queue": {"maxTokens": 100_000}},
     "placement": {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}},
+    "variables": {
+        "pod": {
+            "env": [
+                {"name": "NCCL_DEBUG", "value": "INFO"},
+                {"name": "EMPTY", "value": ""},
+                {"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": _ENTRY}},
+                {"name": "NO_PROXY", "valueFrom": {"configMapKeyRef": _ENTRY}},
+            ]
+        }
+    },
+    "how pods are started": {"pod": {"runtimeClassName": "nvidia", "imagePullSecrets": [{"name": "registry"}]}},
+    "every kind of affinity": {"pod": {"affinity": AFFINITY}},
 }
 
 BAD_NAMES = {"too long": "a" * 41, "a digit first": "1st", "a dot": "a.b", "an end on a hyphen": "a-"}

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
+from pool_cases import AFFINITY
 from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, pool_manifest, stored
 from restricted import violations
 from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_operator.api.pod import OUR_VARIABLES
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.manifests.merge import merge
@@ -26,7 +28,14 @@ FULL = {
     "pod": {
         "nodeSelector": {"gpu": "l4"},
         "tolerations": [{"key": "dedicated", "operator": "Equal", "value": "llm"}],
+        "affinity": AFFINITY,
         "priorityClassName": "high",
+        "runtimeClassName": "nvidia",
+        "imagePullSecrets": [{"name": "registry"}],
+        "env": [
+            {"name": "NCCL_DEBUG", "value": "INFO"},
+            {"name": "HTTPS_PROXY", "valueFrom": {"secretKeyRef": {"name": "proxy", "key": "url"}}},
+        ],
         "labels": {"team": "a", "tidegate.dev/pool": "stolen"},
         "annotations": {"note": "x"},
         "resources": {"requests": {"cpu": "1500m"}, "limits": {"memory": "24576Mi"}},
@@ -112,7 +121,10 @@ def test_what_the_user_says_about_pods_arrives() -> None:
     assert rendered["metadata"]["annotations"] == {"note": "x"}
     spec = rendered["spec"]
     assert spec["nodeSelector"] == {"gpu": "l4"}
+    assert spec["affinity"] == AFFINITY
     assert spec["priorityClassName"] == "high"
+    assert spec["runtimeClassName"] == "nvidia"
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
     assert {"key": "dedicated", "operator": "Equal", "value": "llm"} in spec["tolerations"]
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in spec["tolerations"]
 
@@ -140,9 +152,29 @@ def test_only_engines_see_the_api_keys_and_only_where_they_are_asked_for() -> No
 def test_an_inspection_is_placed_as_the_engines_are() -> None:
     (job,) = plan(pool(**FULL), Observed(), SETTINGS, NOW).apply
     inspection, engine = job["spec"]["template"]["spec"], engine_of(pool(**FULL))["spec"]
-    for field in ("nodeSelector", "tolerations", "priorityClassName"):
+    placement = ("nodeSelector", "tolerations", "affinity", "priorityClassName", "runtimeClassName", "imagePullSecrets")
+    for field in placement:
         assert inspection[field] == engine[field]
     assert {"key": "nvidia.com/gpu", "operator": "Exists"} in inspection["tolerations"]
+
+
+def test_variables_of_the_user_reach_both_pods_beside_ours_and_a_secret_only_by_reference() -> None:
+    (job,) = plan(pool(**FULL), Observed(), SETTINGS, NOW).apply
+    for spec in (engine_of(pool(**FULL))["spec"], job["spec"]["template"]["spec"]):
+        variables = {each["name"]: each for each in spec["containers"][0]["env"]}
+        assert variables["NCCL_DEBUG"] == {"name": "NCCL_DEBUG", "value": "INFO"}
+        assert "value" not in variables["HTTPS_PROXY"]
+        assert variables["HTTPS_PROXY"]["valueFrom"]["secretKeyRef"] == {"name": "proxy", "key": "url"}
+        assert variables["HOME"]["value"] == "/tmp"
+
+
+@pytest.mark.parametrize("spec", [{}, FULL], ids=["smallest", "full"])
+def test_every_variable_that_we_set_is_one_that_users_may_not(spec: dict[str, Any]) -> None:
+    (job,) = plan(pool(**spec), Observed(), SETTINGS, NOW).apply
+    theirs = {each["name"] for each in spec.get("pod", {}).get("env", ())}
+    for pod_spec in (engine_of(pool(**spec))["spec"], job["spec"]["template"]["spec"]):
+        ours = {each["name"] for each in pod_spec["containers"][0]["env"]} - theirs
+        assert ours <= set(OUR_VARIABLES)
 
 
 def test_pods_read_the_model_from_their_volume_and_never_ask_a_hub() -> None:

@@ -70,6 +70,10 @@ def test_what_pods_do_not_see_is_no_input(spec: dict[str, Any]) -> None:
         {"engine": {"extraArgs": ["--prefix-cache=off"]}},
         {"drain": {"timeoutSeconds": 5}},
         {"pod": {"labels": {"a": "b"}}},
+        {"pod": {"affinity": {"nodeAffinity": {}}}},
+        {"pod": {"runtimeClassName": "nvidia"}},
+        {"pod": {"imagePullSecrets": [{"name": "registry"}]}},
+        {"pod": {"env": [{"name": "A", "value": "b"}]}},
     ],
     ids="-".join,
 )

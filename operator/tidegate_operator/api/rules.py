@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.base import GROUP
+from tidegate_operator.api.pod import OUR_VARIABLES, TOKEN_VARIABLES, Variable
 from tidegate_operator.api.spec import KvCacheDtype
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -32,6 +33,10 @@ class Rule:
     cel: str
     sentence: str
     holds: Callable[[InferencePool], bool]
+
+
+def _cel_list(names: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f"'{name}'" for name in names) + "]"
 
 
 NAME = Rule(
@@ -138,12 +143,40 @@ OUR_ANNOTATIONS = Rule(
     f"pod.annotations under {GROUP}/ belong to the operator; use a prefix of your own",
     lambda pool: not any(map(_is_ours, pool.spec.pod.annotations)),
 )
+ONE_VALUE = Rule(
+    "spec.pod.env",
+    "self.all(each, has(each.value) != has(each.valueFrom) && (!has(each.valueFrom) || "
+    "has(each.valueFrom.configMapKeyRef) != has(each.valueFrom.secretKeyRef)))",
+    "each of pod.env has either a value or a valueFrom with one of configMapKeyRef and secretKeyRef",
+    lambda pool: all(map(_has_one_value, pool.spec.pod.env)),
+)
+OUR_ENVIRONMENT = Rule(
+    "spec.pod.env",
+    f"!self.exists(each, each.name in {_cel_list(OUR_VARIABLES)})",
+    f"pod.env must not set {', '.join(OUR_VARIABLES)}, which the operator sets itself; leave them out",
+    lambda pool: not any(each.name in OUR_VARIABLES for each in pool.spec.pod.env),
+)
+NO_TOKEN_IN_ENVIRONMENT = Rule(
+    "spec.pod.env",
+    f"!self.exists(each, each.name in {_cel_list(TOKEN_VARIABLES)})",
+    f"pod.env must not set {' or '.join(TOKEN_VARIABLES)}; put the token into a Secret and name it in "
+    "model.tokenSecretRef",
+    lambda pool: not any(each.name in TOKEN_VARIABLES for each in pool.spec.pod.env),
+)
 
 RULES = (
     NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
     START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, FP8_NEEDS_A_GPU, INT8_WEIGHTS_NEED_A_CPU,
-    DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS,
+    DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS, ONE_VALUE,
+    OUR_ENVIRONMENT, NO_TOKEN_IN_ENVIRONMENT,
 )  # fmt: skip
+
+
+def _has_one_value(variable: Variable) -> bool:
+    source = variable.value_from
+    if source is None:
+        return variable.value is not None
+    return variable.value is None and (source.config_map_key_ref is None) != (source.secret_key_ref is None)
 
 
 def _is_ours(key: str) -> bool:

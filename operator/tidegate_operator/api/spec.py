@@ -4,15 +4,16 @@ A docstring under a field is its text in `kubectl explain`; what fields must not
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from tidegate_operator.api.base import ApiModel, Quantity
+from tidegate_operator.api.pod import PodSettings
+from tidegate_operator.api.references import SecretKey
 
 CPU_RESOURCE = "cpu"
 
-Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 
 
@@ -127,15 +128,6 @@ class Queue(ApiModel):
     """Longest predicted wait that is accepted."""
 
 
-class SecretKey(ApiModel):
-    """One entry of a Secret of the pool's namespace. The operator never reads it: pods have it mounted."""
-
-    name: str = Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")
-    """The Secret's name."""
-    key: str = Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
-    """The entry's key."""
-
-
 class Access(ApiModel):
     """Who may use the API, and how callers are told apart."""
 
@@ -147,9 +139,21 @@ class Access(ApiModel):
     the tenant."""
 
 
-class Engine(ApiModel):
-    """What the other fields have no word for."""
+class EngineUpgrade(StrEnum):
+    """Whether running pools take a new operator's engine."""
 
+    PINNED = "Pinned"
+    FOLLOW = "Follow"
+
+
+class Engine(ApiModel):
+    """Which engine runs, and what the other fields have no word for."""
+
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+    """Image of this pool's engine and inspection pods. Absent: the operator's."""
+    upgrade: EngineUpgrade = EngineUpgrade.PINNED
+    """Pinned: only a change of this resource replaces pods; an upgraded operator's engine comes with the next one.
+    Follow: the pool also rolls when the operator's engine image or engine settings change."""
     extra_args: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
         default=(), max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -164,47 +168,23 @@ class Drain(ApiModel):
     """How long running requests may go on once a replica was chosen to leave."""
 
 
-class Toleration(ApiModel):
-    """As in a pod."""
+class RolloutStrategy(StrEnum):
+    """How pods of an older template are replaced."""
 
-    key: str | None = Field(default=None, max_length=316)
-    """Taint key; absent with operator Exists: every taint."""
-    operator: Literal["Equal", "Exists"] | None = None
-    """Equal compares the value, Exists does not. Absent: Equal."""
-    value: str | None = Field(default=None, max_length=63)
-    """Taint value."""
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
-    """Absent: every effect."""
-    toleration_seconds: int | None = None
-    """How long a NoExecute taint is borne."""
+    SURGE = "Surge"
+    REPLACE = "Replace"
 
 
-class Resources(ApiModel):
-    """Requests and limits of the engine container, as in a pod; the accelerator is added by the operator."""
+class Rollout(ApiModel):
+    """How a change reaches the pods, and when it is given up."""
 
-    requests: dict[str, Quantity] = Field(default={}, max_length=16)
-    """Absent: computed from the model."""
-    limits: dict[str, Quantity] = Field(default={}, max_length=16)
-    """For a cpu pool `memory` is the size of the device and `cpu` the number of threads."""
-
-
-class PodSettings(ApiModel):
-    """What the pool's pods need beyond what the operator chooses; spelled as in a pod."""
-
-    node_selector: Labels = Field(default={})
-    """Labels a node must have."""
-    tolerations: tuple[Toleration, ...] = Field(
-        default=(), max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}
-    )
-    """Taints that are borne; the accelerator's own taint always is."""
-    priority_class_name: str | None = Field(default=None, max_length=253)
-    """Absent: the cluster's default."""
-    labels: Labels = Field(default={})
-    """More labels for the pods."""
-    annotations: dict[str, str] = Field(default={}, max_length=64)
-    """More annotations for the pods."""
-    resources: Resources = Resources()
-    """Requests and limits of the engine container."""
+    strategy: RolloutStrategy | None = None
+    """Surge: one more replica is started before an old one leaves; it needs a spare accelerator and waits for it.
+    Replace: one old replica leaves before its successor starts. Absent: chosen when the rollout begins, Surge where an
+    accelerator is free."""
+    progress_deadline_seconds: int | None = Field(default=None, ge=10, le=86_400)
+    """How long a new replica may take to become ready once it has a node. A template none of whose replicas ever became
+    ready goes back to the last good one. Absent: from the size of the weights."""
 
 
 class InferencePoolSpec(ApiModel):
@@ -232,8 +212,10 @@ class InferencePoolSpec(ApiModel):
     """What may wait in front of a replica."""
     access: Access = Access()
     """Who may use the API."""
+    rollout: Rollout = Rollout()
+    """How a change reaches the pods."""
     engine: Engine = Engine()
-    """Flags of the engine."""
+    """Which engine runs, with which flags."""
     drain: Drain = Drain()
     """How a replica leaves."""
     pod: PodSettings = PodSettings()

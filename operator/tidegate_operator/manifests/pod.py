@@ -131,7 +131,11 @@ def _pod_template(
         "image": runtime.image,
         "imagePullPolicy": runtime.image_pull_policy,
         "command": list(COMMAND),
-        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "HF_HUB_OFFLINE", "value": "1"}],  # noqa: S108 - an emptyDir
+        "env": [
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - an emptyDir
+            {"name": "HF_HUB_OFFLINE", "value": "1"},
+            *(variable.to_wire() for variable in pool.spec.pod.env),
+        ],
         "resources": resources.to_manifest(),
         "securityContext": {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
@@ -188,16 +192,28 @@ def _api_keys(pool: InferencePool) -> Manifest:
     return {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": [mount]}], "volumes": [volume]}}
 
 
+def tolerations(pool: InferencePool) -> list[Manifest]:
+    """What the user wrote, and the taint that device vendors' guides put on their nodes."""
+    said: list[Manifest] = [toleration.to_wire() for toleration in pool.spec.pod.tolerations]
+    if not pool.spec.accelerator.is_cpu:
+        said.append({"key": pool.spec.accelerator.resource, "operator": "Exists"})
+    return said
+
+
 def _placement(pool: InferencePool) -> Mapping[str, object]:
     user = pool.spec.pod
-    tolerations: list[Manifest] = [toleration.to_wire() for toleration in user.tolerations]
-    if not pool.spec.accelerator.is_cpu:  # the taint that device vendors' guides put on their nodes
-        tolerations.append({"key": pool.spec.accelerator.resource, "operator": "Exists"})
-    found: dict[str, object] = {"tolerations": tolerations} if tolerations else {}
+    borne = tolerations(pool)
+    found: dict[str, object] = {"tolerations": borne} if borne else {}
     if user.node_selector:
         found["nodeSelector"] = dict(user.node_selector)
+    if user.affinity:
+        found["affinity"] = user.affinity.as_in_a_pod()
     if user.priority_class_name:
         found["priorityClassName"] = user.priority_class_name
+    if user.runtime_class_name:
+        found["runtimeClassName"] = user.runtime_class_name
+    if user.image_pull_secrets:
+        found["imagePullSecrets"] = [secret.to_wire() for secret in user.image_pull_secrets]
     return found
 
 

@@ -1,5 +1,6 @@
 """`tidegate`: one command for users, pods and the people who develop it. Each half is imported only when it is used.
 
+Installed a second time as `kubectl-tidegate`, so that `kubectl tidegate` finds it: the same commands, the same options.
 A command is a module with `add_arguments(parser)` and `run(arguments) -> exit code`; nothing else knows its options.
 """
 
@@ -9,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -27,10 +29,15 @@ COMMANDS = {
     "inspect": Command(
         "tidegate_cli.inspect", "read a model's shape from its files (what a pool's inspection Job does)", "engine"
     ),
+    "status": Command("tidegate_cli.cluster.status", "what a pool is, whether it is well, its replicas", "operator"),
+    "explain": Command("tidegate_cli.cluster.explain", "why a pool has this many replicas", "operator"),
+    "top": Command("tidegate_cli.cluster.top", "the load of pools, or of a pool's replicas", "operator"),
+    "drain": Command("tidegate_cli.cluster.drain", "let replicas leave without losing a request", "operator"),
     "api-key": Command("tidegate_cli.api_key", "make an API key and its line for a key file", "engine"),
     "crd": Command("tidegate_cli.crd", "print the CustomResourceDefinition", "operator"),
     "operator": Command("tidegate_cli.operator", "run the operator", "operator"),
 }
+PLUGIN = "kubectl-tidegate"
 _SERVERS = {"serve", "operator"}  # a pipe that breaks there is not the terminal's
 _READER_LEFT = 128 + 13  # what a shell says of a process that SIGPIPE ended
 
@@ -42,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(_parser().format_help(), end="", file=sys.stderr)
         return 2
     name = _parser().parse_args(arguments[:1]).command
-    parser = argparse.ArgumentParser(prog=f"tidegate {name}", description=COMMANDS[name].help, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog=f"{_program()} {name}", description=COMMANDS[name].help, allow_abbrev=False)
     try:
         command = importlib.import_module(COMMANDS[name].module)
         command.add_arguments(parser)
@@ -62,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
-        prog="tidegate",
+        prog=_program(),
         description="Sized and autoscaled LLM inference pools for Kubernetes.",
         epilog="commands:\n" + "\n".join(f"  {name:<{width}}  {command.help}" for name, command in COMMANDS.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -70,6 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tidegate {version('tidegate')}")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="one of the commands below")
     return parser
+
+
+def _program() -> str:
+    """As it was called: help and errors can be typed again as they stand."""
+    return "kubectl tidegate" if Path(sys.argv[0]).name == PLUGIN else "tidegate"
 
 
 def _end_quietly() -> int:

@@ -1,0 +1,1 @@
+"""Commands about pools in a cluster, with the rights of whoever runs them; `kubectl tidegate` offers the same."""

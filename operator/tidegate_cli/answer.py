@@ -1,4 +1,4 @@
-"""What `tidegate plan` answers: a Fit with the model, device and demand it is for, as a table and as JSON. Pure."""
+"""What `tidegate plan` answers: a Fit with model, device and demand, as a table, as Markdown and as JSON. Pure."""
 
 import json
 from dataclasses import dataclass
@@ -92,6 +92,29 @@ def to_table(answer: Answer) -> str:
         _ways("not offered by this version", [remedy for remedy in fit.remedies if not remedy.is_offered]),
     ]
     return "\n\n".join(section for section in sections if section)
+
+
+def to_markdown(answer: Answer, title: str) -> str:
+    """For a comment on a pull request: the verdict first, then the same figures as tables."""
+    shape, fit = answer.shape, answer.fit
+    offered = [remedy for remedy in fit.remedies if remedy.is_offered]
+    verdict = [*([answer.why_not_served] if answer.why_not_served else []), fit.statement]
+    sections = [
+        f"### {title}: {'fits' if answer.is_good else 'does not fit' if not fit.fits else 'is not served'}",
+        f"{shape.architecture}, {shape.num_parameters:,} parameters, {answer.device.description}",
+        "\n".join(f"**{sentence}**" for sentence in verdict),
+        "\n".join(f"- warning: {warning}" for warning in answer.warnings),
+        _markdown_table([*_answer_rows(answer), *_load_rows(fit)]),
+        "What would help, cheapest first:" if offered else "",
+        "\n".join(f"- {remedy.summary.strip()}" for remedy in offered),
+        f"<details><summary>memory</summary>\n\n{_markdown_table(_memory_rows(fit))}\n\n</details>",
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _markdown_table(rows: list[_Row]) -> str:
+    lines = [f"| {name.replace('|', '/')} | {value} | {note.replace('|', '/')} |" for name, value, note in rows]
+    return "\n".join(["| | | |", "|---|---:|---|", *lines])
 
 
 def _memory_rows(fit: Fit) -> list[_Row]:

@@ -6,6 +6,7 @@ no more than it needs, since people wait for it.
 
 import argparse
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from math import inf, nan
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_checkpoint.errors import CheckpointError, MissingCheckpoint
 from tidegate_checkpoint.shape import read_shape
-from tidegate_cli.answer import Answer, to_json, to_table
+from tidegate_cli.answer import Answer, to_json, to_markdown, to_table
 from tidegate_cli.device import PlannedDevice, device_with, named_gpu, smallest_gpu
 from tidegate_cli.errors import BadPlan, ModelElsewhere
 from tidegate_core.accelerator import Device
@@ -33,6 +34,13 @@ class PlanExit(IntEnum):
     BAD_INPUT = 2
     MODEL_UNREACHABLE = 3
     DOES_NOT_FIT = 4  # or is not served
+
+
+_WRITERS: dict[str, Callable[[Answer, str], str]] = {
+    "table": lambda answer, _: to_table(answer),
+    "json": lambda answer, _: to_json(answer),
+    "markdown": to_markdown,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--turn-seconds", type=_seconds, metavar="S", default=90.0, help="between questions (default: 90)"
     )
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
+    parser.add_argument("-o", "--output", choices=tuple(_WRITERS), default="table", help="default: table")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -79,8 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         fit = plan_fit(shape, device.target, demand, storage)
     answer = Answer(shape, demand, device, fit)
-    print(to_json(answer) if arguments.output == "json" else to_table(answer))
+    print(_WRITERS[arguments.output](answer, _title(arguments, pool)))
     return PlanExit.FITS if answer.is_good else PlanExit.DOES_NOT_FIT
+
+
+def _title(arguments: argparse.Namespace, pool: "InferencePool | None") -> str:
+    return str(arguments.model) if pool is None else f"InferencePool {pool.metadata.name}"
 
 
 def _refuse(error: Exception, code: PlanExit) -> PlanExit:

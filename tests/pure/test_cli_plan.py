@@ -175,6 +175,19 @@ def test_the_table_shows_every_term_and_the_answer(model: str, capsys: pytest.Ca
     assert "what would help" in table
 
 
+def test_markdown_is_a_verdict_with_tables_for_a_pull_request(
+    model: str, pool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--model", model, "-f", str(pool), "-o", "markdown"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("### InferencePool chat: fits\n")
+    assert "| context | 8,192 |" in said
+    assert main(["plan", "--model", model, "--gpu-memory", "8Gi", "-o", "markdown"]) == 4
+    refused = capsys.readouterr().out
+    assert ": does not fit\n" in refused
+    assert "What would help, cheapest first:" in refused
+
+
 def test_layers_with_a_window_are_shown_by_sequence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = ["full_attention" if i % 6 == 5 else "sliding_attention" for i in range(36)]
     folder = config_directory(tmp_path / "windows", layer_types=kinds, sliding_window=1024, use_sliding_window=True)

@@ -21,7 +21,7 @@ from tidegate_operator.events import EventRecorder
 from tidegate_operator.handlers import Watcher
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.observe import NodeCache
+from tidegate_operator.nodes import NodeCache
 from tidegate_operator.plan import PlanSettings
 from tidegate_operator.probes import Health, Metrics, serve_probes
 from tidegate_operator.reconcile import Reconciler

@@ -3,13 +3,12 @@
 Finds the device's memory (the spec's word, node labels, the catalogue), asks tidegate_core.sizing and says it in words.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate_core.accelerator import Device, find_accelerator
 from tidegate_core.errors import UnknownAccelerator
 from tidegate_core.fit import Demand, Fit, Remedy, RemedyKind, Target
-from tidegate_core.quantity import parse_bytes, parse_quantity
+from tidegate_core.quantity import parse_bytes
 from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_fit
@@ -18,6 +17,7 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.status import ModelStatus, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.capacity import candidates
 from tidegate_operator.observed import Node
 
 MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, written by GPU feature discovery
@@ -91,17 +91,6 @@ def device_memory_bytes(pool: InferencePool, nodes: tuple[Node, ...] | None) -> 
     found = [_node_memory_bytes(node) for node in candidates(pool, nodes or ())]
     known = [memory for memory in found if memory is not None]
     return min(known) if known and len(known) == len(found) else None
-
-
-def candidates(pool: InferencePool, nodes: Iterable[Node]) -> list[Node]:
-    """Nodes that have the device and carry the labels the pool asks for."""
-    wanted = pool.spec.pod.node_selector.items()
-    return [
-        node
-        for node in nodes
-        if parse_quantity(node.allocatable.get(pool.spec.accelerator.resource, "0")) > 0
-        and all(node.labels.get(key) == value for key, value in wanted)
-    ]
 
 
 def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:

@@ -62,8 +62,10 @@ class Kube(Protocol):
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
         """The object, or None where there is none."""
 
-    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
-        """All objects that a label selector selects; without a namespace those of all namespaces."""
+    async def list(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> tuple[Manifest, ...]:
+        """All objects that label and field selectors select; without a namespace those of all namespaces."""
 
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
         """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched.
@@ -134,9 +136,12 @@ class ApiServer:
         except NotFound:
             return None
 
-    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
+    async def list(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> tuple[Manifest, ...]:
         found: list[Manifest] = []
-        query = {"limit": str(PAGE_SIZE)} | ({"labelSelector": labels} if labels else {})
+        selectors = {"labelSelector": labels, "fieldSelector": fields}
+        query = {"limit": str(PAGE_SIZE)} | {name: text for name, text in selectors.items() if text}
         while True:
             page = await self._call("GET", resource.path(namespace), query)
             kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # items of a list come without it

@@ -5,8 +5,7 @@ need are looked up by name, so that nothing of a stranger is taken over.
 """
 
 import asyncio
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -17,12 +16,12 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden, UnreadablePool
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
-from tidegate_operator.observed import Node, Observed, read_inspection, read_node, read_pod
+from tidegate_operator.nodes import NodeCache
+from tidegate_operator.observed import Observed, read_inspection, read_pod
 from tidegate_operator.resources import (
     CHILDREN,
     DEPLOYMENT,
     JOB,
-    NODE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POOL,
@@ -34,30 +33,9 @@ from tidegate_operator.resources import (
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
 
-NODES_TTL_SECONDS = 60.0
 DEFAULT_REPLICAS = InferencePoolSpec.model_fields["replicas"].default
 NAMED_LIKE_THE_POOL = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
 REPLICA_SET = "ReplicaSet"  # pods of the pool's labels that no such one made are a person's
-
-
-class NodeCache:
-    """Nodes change slowly and are the same for all pools: one list a minute. None where they may not be read."""
-
-    def __init__(self, kube: Kube, *, is_allowed: bool, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kube = kube
-        self._is_allowed = is_allowed
-        self._clock = clock
-        self._nodes: tuple[Node, ...] | None = None
-        self._read_at = float("-inf")
-
-    async def nodes(self) -> tuple[Node, ...] | None:
-        if self._is_allowed and self._clock() - self._read_at > NODES_TTL_SECONDS:
-            self._read_at = self._clock()
-            try:
-                self._nodes = tuple(read_node(node) for node in await self._kube.list(NODE, None))
-            except Forbidden:
-                self._nodes = None
-        return self._nodes
 
 
 @dataclass(frozen=True)

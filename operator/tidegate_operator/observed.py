@@ -23,6 +23,7 @@ from tidegate_operator.resources import Manifest
 
 _IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _OUT_OF_MEMORY_EXIT = 137
+_CONDITION_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # set and removed by controllers
 
 
 @dataclass(frozen=True)
@@ -88,12 +89,30 @@ class Inspection:
 
 
 @dataclass(frozen=True)
+class Taint:
+    """What keeps pods off a node that do not bear it; the value is empty where it has none."""
+
+    key: str
+    value: str
+    effect: str
+
+
+@dataclass(frozen=True)
 class Node:
-    """What sizing wants to know of a node."""
+    """What sizing and rollouts want to know of a node."""
 
     name: str
     labels: Mapping[str, str]
     allocatable: Mapping[str, str]
+    used: Mapping[str, str] = field(default_factory=dict)  # extended resources that live pods on it have asked for
+    taints: tuple[Taint, ...] = ()  # those that people set; what its condition brings is in is_schedulable
+    is_cordoned: bool = False
+    is_schedulable: bool = True  # neither cordoned nor in a condition that keeps new pods away
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether a device plugin offers anything on it."""
+        return any(is_device(name) and text != "0" for name, text in self.allocatable.items())
 
 
 @dataclass(frozen=True)
@@ -186,11 +205,24 @@ def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
 
 
 def read_node(node: Manifest) -> Node:
+    spec = node.get("spec", {})
+    taints = [Taint(each["key"], each.get("value", ""), each["effect"]) for each in spec.get("taints", ())]
+    of_condition = [taint for taint in taints if taint.key.startswith(_CONDITION_TAINTS)]
+    is_cordoned = spec.get("unschedulable", False)
     return Node(
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels", {}),
         allocatable=node.get("status", {}).get("allocatable", {}),
+        taints=tuple(taint for taint in taints if taint not in of_condition),
+        is_cordoned=is_cordoned,
+        is_schedulable=not is_cordoned and not any(taint.effect != "PreferNoSchedule" for taint in of_condition),
     )
+
+
+def is_device(resource: str) -> bool:
+    """Extended resources have a vendor's domain: nvidia.com/gpu. The system's own have none, or kubernetes.io."""
+    domain, slash, _ = resource.partition("/")
+    return bool(slash) and not domain.endswith("kubernetes.io")
 
 
 def read_deployment(deployment: Manifest, desired_annotation: str) -> DeploymentFacts:

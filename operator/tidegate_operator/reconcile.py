@@ -17,8 +17,9 @@ from tidegate_operator.apply import apply, rehearse
 from tidegate_operator.errors import KubeError, NotFound
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.kube import Kube
+from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
-from tidegate_operator.observe import NodeCache, observe, observe_pool
+from tidegate_operator.observe import observe, observe_pool
 from tidegate_operator.plan import PlanSettings, plan
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines

@@ -57,7 +57,7 @@ class NodeAffinity(ApiModel):
     """Which nodes, by their labels."""
 
     required_during_scheduling_ignored_during_execution: NodeTerms | None = None
-    """Only these nodes; sizing looks at nodes by pod.nodeSelector, so name the kind of accelerator there."""
+    """Only these nodes; sizing goes by them."""
     preferred_during_scheduling_ignored_during_execution: tuple[PreferredNodes, ...] = Field(
         default=(), max_length=16, json_schema_extra=_ATOMIC
     )

@@ -1,0 +1,62 @@
+"""Which nodes may run a pool's replicas, and how many accelerators each has free. Pure.
+
+    has the device, and the scheduler may put the pods there   = candidate: decides about memory and sizes
+        └─▶ schedulable, and devices that nobody has taken     = room for one more replica now
+
+Sizing, the choice of a rollout strategy and `kubectl tidegate plan` ask here. A replica's devices must be free on one
+node: two on two nodes are none for a replica that needs two.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from tidegate_core.quantity import parse_quantity
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.observed import Node
+from tidegate_operator.placement import may_run
+
+
+def candidates(pool: InferencePool, nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Nodes that have the pool's device and may run its pods, now or once they are uncordoned."""
+    resource = pool.spec.accelerator.resource
+    return tuple(node for node in nodes if num_devices(node, resource) > 0 and may_run(pool, node))
+
+
+def num_devices(node: Node, resource: str) -> int:
+    """All that the node's device plugin offers, taken or free."""
+    return int(parse_quantity(node.allocatable.get(resource, "0")))
+
+
+def free_accelerators(nodes: Iterable[Node], resource: str) -> Mapping[str, int]:
+    """Devices by node name that no live pod has asked for; none on a node that takes no pods now.
+
+    Only for extended resources: what pods take of `cpu` is not read.
+    """
+    return {node.name: _num_free(node, resource) for node in nodes}
+
+
+def largest_free(nodes: Iterable[Node], resource: str) -> int:
+    """Most devices that are free on one node."""
+    return max(free_accelerators(nodes, resource).values(), default=0)
+
+
+def largest_node(nodes: Iterable[Node], resource: str) -> int:
+    """Most devices that one node has, taken or free: no replica can ever get more."""
+    return max((num_devices(node, resource) for node in nodes), default=0)
+
+
+def shortage(nodes: Iterable[Node], resource: str, num_wanted: int) -> str:
+    """Why a replica with so many devices finds no room now; empty where it finds some."""
+    free = free_accelerators(nodes, resource)
+    largest = max(free.values(), default=0)
+    if largest >= num_wanted:
+        return ""
+    return (
+        f"fits nowhere now: a replica needs {num_wanted} {resource} on one node, largest contiguous = {largest}, "
+        f"{sum(free.values())} free on {len(free)} {'node' if len(free) == 1 else 'nodes'}"
+    )
+
+
+def _num_free(node: Node, resource: str) -> int:
+    if not node.is_schedulable:
+        return 0
+    return max(0, num_devices(node, resource) - int(parse_quantity(node.used.get(resource, "0"))))

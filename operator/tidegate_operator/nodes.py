@@ -1,0 +1,93 @@
+"""I/O: the cluster's nodes with what live pods have taken of their devices. Reads only, once a minute for all pools.
+
+Nodes are read in cluster mode alone. Of pods only those matter that hold a device, so only nodes with devices are
+asked for theirs: a large cluster without GPUs costs one list of nodes.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tidegate_core.quantity import parse_quantity
+from tidegate_operator.errors import Forbidden, KubeError
+from tidegate_operator.kube import Kube
+from tidegate_operator.observed import Node, is_device, read_node
+from tidegate_operator.resources import NODE, POD, Manifest
+
+NODES_TTL_SECONDS = 60.0
+_MAX_LISTS = 4  # at once: the API server has others to serve
+_TERMINAL_PHASES = ("Succeeded", "Failed")
+_log = logging.getLogger(__name__)
+
+
+class NodeCache:
+    """Nodes change slowly and are the same for all pools: one look a minute. None where they may not be read."""
+
+    def __init__(self, kube: Kube, *, is_allowed: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._kube = kube
+        self._is_allowed = is_allowed
+        self._clock = clock
+        self._nodes: tuple[Node, ...] | None = None
+        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+        self._gate = asyncio.Semaphore(_MAX_LISTS)
+
+    async def nodes(self) -> tuple[Node, ...] | None:
+        """As of about a minute ago; pools that ask meanwhile wait for the same look. Raises KubeError at first only."""
+        if not self._is_allowed:
+            return None
+        async with self._reading:
+            if self._read_at is None or self._clock() - self._read_at > NODES_TTL_SECONDS:
+                await self._look()
+            return self._nodes
+
+    async def _look(self) -> None:
+        try:
+            nodes = [read_node(node) for node in await self._kube.list(NODE, None)]
+            self._nodes = tuple(await asyncio.gather(*map(self._with_used, nodes)))
+        except Forbidden:
+            self._nodes = None
+        except KubeError as error:
+            if self._read_at is None:
+                raise
+            _log.warning("nodes are as of %.0f s ago: %s", self._clock() - self._read_at, error)
+        self._read_at = self._clock()
+
+    async def _with_used(self, node: Node) -> Node:
+        if not node.has_devices:
+            return node
+        async with self._gate:
+            pods = await self._kube.list(POD, None, fields=f"spec.nodeName={node.name}")
+        return replace(node, used=used_devices(pods))
+
+
+def used_devices(pods: Iterable[Manifest]) -> dict[str, str]:
+    """What live pods have asked for of each extended resource, spelled as in a node's allocatable."""
+    totals: dict[str, int] = {}
+    for pod in pods:
+        if pod.get("status", {}).get("phase") not in _TERMINAL_PHASES:
+            for resource, count in _requested(pod["spec"]).items():
+                totals[resource] = totals.get(resource, 0) + count
+    return {resource: str(count) for resource, count in totals.items()}
+
+
+def _requested(spec: Manifest) -> dict[str, int]:
+    """The scheduler's sum: containers and sidecars run together, other init containers one by one before them."""
+    inits = spec.get("initContainers", ())
+    together = [*spec.get("containers", ()), *(each for each in inits if each.get("restartPolicy") == "Always")]
+    alone = [each for each in inits if each.get("restartPolicy") != "Always"]
+    counted: dict[str, int] = {}
+    for resource, count in (item for each in together for item in _devices(each)):
+        counted[resource] = counted.get(resource, 0) + count
+    for resource, count in (item for each in alone for item in _devices(each)):
+        counted[resource] = max(counted.get(resource, 0), count)
+    return counted
+
+
+def _devices(container: Manifest) -> list[tuple[str, int]]:
+    """Of extended resources requests equal limits, and a limit alone is the request."""
+    resources = container.get("resources", {})
+    asked = {**resources.get("limits", {}), **resources.get("requests", {})}
+    return [(name, int(parse_quantity(text))) for name, text in asked.items() if is_device(name)]

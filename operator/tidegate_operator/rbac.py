@@ -14,6 +14,8 @@ from tidegate_operator.resources import (
     DEPLOYMENT,
     EVENT,
     JOB,
+    LEASE,
+    NETWORK_POLICY,
     NODE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
@@ -51,10 +53,13 @@ NAMESPACED_RULES = (
     Rule(CONTROLLER_REVISION, (*WATCH, *APPLY, "delete")),
     Rule(CONFIG_MAP, (*WATCH, *APPLY, "delete")),
     Rule(JOB, (*WATCH, *APPLY, "delete")),
-    Rule(POD, (*WATCH, "patch")),  # the serving label and the deletion cost of a pod that drains
+    Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
+    Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
     Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
     Rule(EVENT, ("create", "patch")),
 )
+
+ELECTION_RULES = (Rule(LEASE, ("get", "create", "patch")),)  # in the operator's own namespace alone
 
 CLUSTER_RULES = (Rule(NODE, ("list",)),)  # accelerator memory and free devices; absent in namespaced mode
 

@@ -41,10 +41,14 @@ POD = Resource("", "v1", "pods", "Pod")
 PERSISTENT_VOLUME_CLAIM = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 NODE = Resource("", "v1", "nodes", "Node")
 JOB = Resource("batch", "v1", "jobs", "Job")
+NETWORK_POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 EVENT = Resource("events.k8s.io", "v1", "events", "Event")
+LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
-CHILDREN = (SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, SERVICE, DEPLOYMENT, JOB)  # what a pool owns directly
-_BY_KIND = {each.kind: each for each in (POOL, *CHILDREN, POD, NODE, EVENT)}
+CHILDREN = (  # what a pool owns directly
+    SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, NETWORK_POLICY, SERVICE, DEPLOYMENT, JOB,
+)  # fmt: skip
+_BY_KIND = {each.kind: each for each in (POOL, *CHILDREN, POD, NODE, EVENT, LEASE)}
 
 
 def resource_of(manifest: Manifest) -> Resource:

@@ -6,9 +6,9 @@ unknown TIDEGATE_ variable is an error, so that a misspelt one is not a silent d
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from tidegate_core.launch import RunnerKind
@@ -61,6 +61,27 @@ class ReconcileSettings(_Group):
     """Pools that are worked on at once."""
 
 
+class ElectionSettings(_Group):
+    """Which of several operators writes."""
+
+    namespace: str = ""
+    """Namespace of the Lease that the leader holds. Empty: no election, this is the only operator."""
+    name: str = Field(default="tidegate-operator", min_length=1)
+    """Name of the Lease."""
+    duration_seconds: float = Field(default=15.0, ge=1)
+    """A standby takes over when the leader has not renewed for so long."""
+    renew_deadline_seconds: float = Field(default=10.0, gt=0)
+    """A leader that could not renew for so long ends: before anybody else begins."""
+    retry_seconds: float = Field(default=2.0, gt=0)
+    """Between two attempts to get or renew the lease."""
+
+    @model_validator(mode="after")
+    def _leaders_never_overlap(self) -> Self:
+        if not self.retry_seconds < self.renew_deadline_seconds < self.duration_seconds:
+            raise ValueError("retry_seconds < renew_deadline_seconds < duration_seconds must hold")
+        return self
+
+
 class OperatorSettings(BaseSettings):
     """Everything that can be set from outside."""
 
@@ -78,10 +99,14 @@ class OperatorSettings(BaseSettings):
     """Load reports."""
     reconcile: ReconcileSettings = ReconcileSettings()
     """The work queue."""
+    election: ElectionSettings = ElectionSettings()
+    """Leader election."""
     namespaces: tuple[str, ...] = ()
     """Namespaces to serve. Empty: the whole cluster, nodes included."""
     drain_token_file: Path = Path("/etc/tidegate/drain/token")
     """File with the token that lets only this operator drain engines."""
+    admin_peers: tuple[dict[str, Any], ...] = ()  # free-form: the API server knows what a peer may be
+    """Who may reach the admin port of engines, as a NetworkPolicy names peers. Empty: no NetworkPolicy is made."""
     port: int = Field(default=8080, ge=0, le=65535)
     """Probes and metrics of the operator itself."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")

@@ -17,7 +17,9 @@ TEMPLATE_LABEL = f"{GROUP}/template"  # hash of the rendered pod template a pod 
 
 APPLIED_ANNOTATION = f"{GROUP}/applied"  # hash of the manifest we applied last, to see what we no longer ask for
 DESIRED_ANNOTATION = f"{GROUP}/desired-replicas"  # on the Deployment: the size decided, written with `replicas` at once
+ROLLOUT_ANNOTATION = f"{GROUP}/rollout"  # on the Deployment: what rollout.py must remember
 DRAINING_SINCE_ANNOTATION = f"{GROUP}/draining-since"
+PROTECTED_ANNOTATION = f"{GROUP}/protected"  # on a pod that autoscalers of nodes are asked to leave alone
 DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
 ENGINE_ROLE = "engine"

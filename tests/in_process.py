@@ -12,7 +12,7 @@ import httpx
 from fastapi import FastAPI
 
 from text_runner import TextCodecOfBytes, TextRunner
-from tidegate_core.telemetry import EngineSizing, LoadReport
+from tidegate_core.telemetry import EngineSizing, LoadReport, StartReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import EngineLoop, LoopSettings
@@ -29,6 +29,7 @@ from waiting import eventually_async
 
 MODEL = "tide"
 CONTEXT = 256
+START = StartReport(load_seconds=2.5, warm_up_seconds=0.5)
 BLOCK_SIZE = 16
 POISON = 255  # no UTF-8 text has this byte, and the tests' prompts have it only on purpose
 
@@ -175,7 +176,7 @@ async def running_app(
             grammars=grammars,
             backlog=Backlog(max_backlog),
         )
-        app = create_app(front, build_registry(engine, MODEL, access.keys), access)
+        app = create_app(front, build_registry(engine, MODEL, access.keys, START), access)
         exchanges = Exchanges(app)
         transport = httpx.ASGITransport(exchanges, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30) as client:

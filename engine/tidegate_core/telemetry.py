@@ -52,6 +52,13 @@ class EngineSizing(_Wire):
     resident_bytes: Count = Field(description="private memory of the engine process (RssAnon)")
 
 
+class StartReport(_Wire):
+    """How long this process took until it could serve, by itself: scheduling and pulling came before."""
+
+    load_seconds: float = Field(ge=0, description="from the process's start to weights, tokenizer and KV pool")
+    warm_up_seconds: float = Field(ge=0, description="first steps, which allocate and on a GPU compile")
+
+
 class LoadReport(_Wire):
     """Body of GET /load on the admin port: cumulative counters since `boot_id`, and the state of this moment."""
 
@@ -68,6 +75,7 @@ class LoadReport(_Wire):
     draining: bool
     step_fit: StepFit
     sizing: EngineSizing
+    start: StartReport | None = Field(default=None, description="absent from engines that do not measure it")
 
 
 class Metric:
@@ -78,6 +86,7 @@ class Metric:
     PREDICTED_WAIT_SECONDS = "tidegate_predicted_queue_wait_seconds"
     DRAINING = "tidegate_draining"
     TENANT_SHARE = "tidegate_tenant_share"
+    START_SECONDS = "tidegate_start_seconds"
 
     KV_BLOCKS_TOTAL = "tidegate_kv_blocks"
     KV_BLOCKS_USED = "tidegate_kv_blocks_used"

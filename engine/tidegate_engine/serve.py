@@ -23,8 +23,11 @@ from pathlib import Path
 from typing import NoReturn, TypeVar
 
 from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode, Switch
+from tidegate_core.telemetry import StartReport
 from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
+from tidegate_engine.process import garbage
+from tidegate_engine.process.age import process_age_seconds
 from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.process.lifecycle import StopSignals, log_event
 from tidegate_engine.process.loading import EngineParts, check_model, load_parts
@@ -121,7 +124,8 @@ class EngineProcess:
                 answers=answer_format(self.launch.tool_parser, self.launch.reasoning_parser, parts.codec.chat_template),
                 grammars=grammars,
             )
-            self.state.registry = build_registry(engine, parts.model.names[0], access.keys)
+            self.state.start = start_report(parts)
+            self.state.registry = build_registry(engine, parts.model.names[0], access.keys, self.state.start)
             self.state.engine = engine
             api = HttpServer(create_app(front, self.state.registry, access), api_socket)
             await api.start()
@@ -151,6 +155,13 @@ class EngineProcess:
         return round(time.monotonic() - self.started_seconds, 3)
 
 
+def start_report(parts: EngineParts) -> StartReport:
+    """At the end of the start: whatever was not warm-up was loading."""
+    warm_up_seconds = round(parts.warm_up_seconds, 3)
+    load_seconds = max(0.0, round(process_age_seconds() - warm_up_seconds, 3))
+    return StartReport(load_seconds=load_seconds, warm_up_seconds=warm_up_seconds)
+
+
 async def until_stop(state: ProcessState, signals: StopSignals) -> None:
     """Raises EngineStuck if the loop has stopped making progress: only a new process helps."""
     while not signals.requested.is_set():
@@ -169,8 +180,7 @@ def load_uncollected(launch: EngineLaunch) -> EngineParts:
     gc.disable()
     try:
         parts = load_parts(launch)
-        gc.collect()
-        gc.freeze()
+        garbage.settle()
         return parts
     finally:
         gc.enable()

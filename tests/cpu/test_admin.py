@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from in_process import CONTEXT, MODEL, running_app
+from in_process import CONTEXT, MODEL, START, running_app
 from tidegate_core.telemetry import LoadReport
 from tidegate_engine.server.admin import Phase, ProcessState, create_admin_app
 from waiting import eventually_async
@@ -76,6 +76,12 @@ async def test_a_serving_engine_is_alive_ready_and_tells_its_load():
         report = LoadReport.model_validate((await client.get("/load")).json())
     assert report.kv_blocks_total > 0
     assert not report.draining
+
+
+async def test_a_load_report_says_how_long_the_start_took():
+    async with running_app() as served, admin(ProcessState(Phase.SERVING, served.engine, start=START)) as client:
+        report = LoadReport.model_validate((await client.get("/load")).json())
+    assert report.start == START
 
 
 async def test_load_and_metrics_are_answered_where_usual_requests_are_longer_than_what_fits():

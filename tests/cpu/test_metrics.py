@@ -9,7 +9,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from in_process import CONTEXT, MODEL, POISON, ServedApp, running_app
+from in_process import CONTEXT, MODEL, POISON, START, ServedApp, running_app
 from tidegate_core.telemetry import VLLM_ALIASES
 from tidegate_engine.request import SamplingParams
 from tidegate_engine.server.admin import Phase, ProcessState, create_admin_app
@@ -195,7 +195,7 @@ def sampling(max_tokens: int) -> SamplingParams:
 
 async def test_both_ports_tell_the_same():
     async with running_app() as served:
-        state = ProcessState(Phase.SERVING, served.engine, build_registry(served.engine, MODEL))
+        state = ProcessState(Phase.SERVING, served.engine, build_registry(served.engine, MODEL, start=START))
         transport = httpx.ASGITransport(create_admin_app(state, ()))
         async with httpx.AsyncClient(transport=transport, base_url="http://admin") as admin:
             seen = Scrape((await admin.get("/metrics")).text)

@@ -6,6 +6,7 @@ Built by TorchRunner.load in the loading thread, used by the engine loop's threa
 """
 
 import secrets
+import time
 from pathlib import Path
 from typing import Self
 
@@ -44,6 +45,7 @@ class TorchRunner:
         self.kv_windows = loaded.kv_groups.windows
         self.vocab_size = loaded.shape.vocab_size
         self.weight_bytes = loaded.weight_bytes
+        self.warm_up_seconds = 0.0
         self._model = loaded.model
         self._places = loaded.kv_groups.places(loaded.layer_windows)
         self._device = loaded.device
@@ -76,7 +78,9 @@ class TorchRunner:
         cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
         attention = attention_for(kind, loaded.device, is_deterministic=launch.deterministic)
         runner = cls(loaded, plan, cache, attention, secrets.token_bytes(16))
+        started = time.perf_counter()
         runner.warm_up()
+        runner.warm_up_seconds = time.perf_counter() - started
         return runner
 
     def run(self, batch: StepBatch) -> tuple[RowResult, ...]:

@@ -46,6 +46,7 @@ class EngineParts:
     sizing: EngineSizing
     model: ServedModel
     counters: Counters
+    warm_up_seconds: float = 0.0
 
 
 def load_parts(launch: EngineLaunch) -> EngineParts:
@@ -107,7 +108,8 @@ def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
         weight_bytes=runner.weight_bytes,
         resident_bytes=private_bytes() + runner.cache.pending_bytes,
     )
-    return EngineParts(runner, codec, sizing, served_model(launch, sizing.context, runner.vocab_size), Counters())
+    model = served_model(launch, sizing.context, runner.vocab_size)
+    return EngineParts(runner, codec, sizing, model, Counters(), runner.warm_up_seconds)
 
 
 def simulated_parts(launch: EngineLaunch, template: str | None) -> EngineParts:

@@ -23,6 +23,7 @@ from tidegate_core.telemetry import (
     READYZ_PATH,
     UNDRAIN_PATH,
     LoadReport,
+    StartReport,
 )
 from tidegate_engine.server import errors
 from tidegate_engine.server.errors import ApiError, unavailable
@@ -60,6 +61,7 @@ class ProcessState:
     phase: Phase = Phase.LOADING
     engine: AdminEngine | None = None
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
+    start: StartReport | None = None
 
     def unready_reason(self) -> str | None:
         """Why no new request should come here; None when ready."""
@@ -90,7 +92,7 @@ def create_admin_app(state: ProcessState, drain_token_sha256: tuple[str, ...]) -
 
     @app.get(LOAD_PATH)
     async def load() -> Response:
-        return _load_response(_loaded(state))
+        return _load_response(_loaded(state), state.start)
 
     @app.post(DRAIN_PATH)
     async def drain(request: Request) -> Response:
@@ -104,7 +106,7 @@ def create_admin_app(state: ProcessState, drain_token_sha256: tuple[str, ...]) -
         check_token(request.headers.get("authorization", ""), drain_token_sha256)
         engine = _loaded(state)
         act(engine)
-        return _load_response(engine)
+        return _load_response(engine, state.start)
 
     return app
 
@@ -138,8 +140,10 @@ def _loaded(state: ProcessState) -> AdminEngine:
     return state.engine
 
 
-def _load_response(engine: AdminEngine) -> Response:
-    return Response(engine.load().model_dump_json(by_alias=True), media_type="application/json")
+def _load_response(engine: AdminEngine, start: StartReport | None) -> Response:
+    """The engine loop's own report, and how the process around it started."""
+    report = engine.load().model_copy(update={"start": start})
+    return Response(report.model_dump_json(by_alias=True), media_type="application/json")
 
 
 def _probe(fault: str | None) -> Response:

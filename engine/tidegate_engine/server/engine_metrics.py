@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-from tidegate_core.telemetry import LoadReport, Metric
+from tidegate_core.telemetry import LoadReport, Metric, StartReport
 from tidegate_engine.counters import Counters
 from tidegate_engine.server.callers import KeySource
 from tidegate_engine.tally import Tally
@@ -27,6 +27,7 @@ class Snapshot(NamedTuple):
     num_reserved_blocks: int
     tenant_shares: Mapping[str, float]
     keys: KeySource | None
+    start: StartReport | None
 
 
 def families(seen: Snapshot) -> Iterator[Family]:
@@ -34,6 +35,12 @@ def families(seen: Snapshot) -> Iterator[Family]:
     yield from _counts(seen.counters)
     yield from _step(seen)
     yield from _requests(seen.counters)
+    if seen.start is not None:
+        phases = (("load", seen.start.load_seconds), ("warm_up", seen.start.warm_up_seconds))
+        starts = GaugeMetricFamily(Metric.START_SECONDS, "Time this process took until it served.", labels=["phase"])
+        for phase, seconds in phases:
+            starts.add_metric([phase], seconds)
+        yield starts
     if seen.keys is not None:
         yield gauge(Metric.API_KEYS, "API keys in force.", len(seen.keys.keys.callers))
         help_text = "1 while the newest key file cannot be used and the keys before it stay in force."

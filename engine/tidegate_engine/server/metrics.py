@@ -20,6 +20,7 @@ from tidegate_core.telemetry import (
     VLLM_KV_USAGE,
     VLLM_WAITING_BY_REASON,
     LoadReport,
+    StartReport,
 )
 from tidegate_engine.counters import Counters
 from tidegate_engine.server.callers import KeySource
@@ -46,11 +47,14 @@ class CountingEngine(Protocol):
 class EngineCollector(Collector):
     """Asks the engine when scraped; every family goes out labelled, and again under its vLLM name if it has one."""
 
-    def __init__(self, engine: CountingEngine, model_name: str, keys: KeySource | None) -> None:
+    def __init__(
+        self, engine: CountingEngine, model_name: str, keys: KeySource | None, start: StartReport | None
+    ) -> None:
         self._engine = engine
         self._labels = {"model_name": model_name}
         self._vllm_labels = {"model_name": model_name, "engine": "0"}
         self._keys = keys
+        self._start = start
 
     def collect(self) -> Iterator[Family]:
         engine = self._engine
@@ -62,6 +66,7 @@ class EngineCollector(Collector):
             num_reserved_blocks=engine.num_reserved_blocks,
             tenant_shares=engine.tenant_shares(),
             keys=self._keys,
+            start=self._start,
         )
         for family in families(seen):
             yield _labelled(family, family.name, self._labels)
@@ -84,9 +89,11 @@ def _vllm_only(load: LoadReport) -> Iterator[Family]:
     yield info
 
 
-def build_registry(engine: CountingEngine, model_name: str, keys: KeySource | None = None) -> CollectorRegistry:
+def build_registry(
+    engine: CountingEngine, model_name: str, keys: KeySource | None = None, start: StartReport | None = None
+) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(EngineCollector(engine, model_name, keys))
+    registry.register(EngineCollector(engine, model_name, keys, start))
     ProcessCollector(registry=registry)
     return registry
 

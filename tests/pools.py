@@ -7,11 +7,11 @@ from typing import Any
 from shapes import shape_of
 from tidegate_core.telemetry import EngineSizing, LoadReport, StepFit
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Inspection, Observed, Pod, Termination
 from tidegate_operator.plan import Plan, PlanSettings, plan
 from tidegate_operator.resources import Manifest
-from tidegate_operator.revisions import EngineDefaults
 from tidegate_operator.scale import ScaleTiming
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)

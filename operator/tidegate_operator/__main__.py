@@ -1,6 +1,7 @@
 """Composition root of the operator: settings in, parts built and connected, run until SIGTERM.
 
-kopf's thread: watches ──key──▶ work queue ──▶ Reconciler ──▶ API server, engines        (main thread, one loop)
+kopf's thread: watches ──▶ lookout ──key──▶ work queue ──▶ Reconciler ──▶ API server, engines   (main thread, one loop)
+                             └─▶ cache ─────────────────────────▲
 """
 
 import argparse
@@ -10,35 +11,40 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
+from uuid import uuid4
 
 import aiohttp
 
-from tidegate_operator.errors import KubeError, NotFound
+from tidegate_operator.cache import Cache
+from tidegate_operator.cached_kube import CachedKube
+from tidegate_operator.election import Elector, LeaseTiming
+from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.handlers import Watcher
 from tidegate_operator.kube import ApiServer
+from tidegate_operator.lookout import Lookout
 from tidegate_operator.manifests.pod import Runtime
+from tidegate_operator.metrics import Metrics
 from tidegate_operator.nodes import NodeCache
 from tidegate_operator.plan import PlanSettings
-from tidegate_operator.probes import Health, Metrics, serve_probes
+from tidegate_operator.probes import Health, serve_probes
 from tidegate_operator.reconcile import Reconciler
-from tidegate_operator.resources import POOL
-from tidegate_operator.revisions import EngineDefaults
+from tidegate_operator.resources import Manifest, Resource
 from tidegate_operator.scale import ScaleTiming
 from tidegate_operator.schedule import Key, Schedule, Timing
 from tidegate_operator.scrape import AdminPorts
 from tidegate_operator.settings import BadSettings, OperatorSettings, read_settings
 from tidegate_operator.workqueue import WorkQueue
 
-CRD_POLL_SECONDS = 2.0
+STOP_SECONDS = 20.0  # less than the pod's grace
 _log = logging.getLogger("tidegate_operator")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after SIGTERM, 1 when the watches broke (to be restarted), 2 for wrong settings."""
+    """Exit status: 0 after SIGTERM, 1 when watches broke or the lease is lost (start it again), 2 for wrong settings."""
     parser = argparse.ArgumentParser(prog="tidegate operator", description="Serve InferencePools of a cluster.")
     parser.add_argument("--kubeconfig", help="absent: the pod's ServiceAccount")
     arguments = parser.parse_args(argv)
@@ -51,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # it reports every event it passes on
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # that signals are ours is on purpose
-    return asyncio.run(run(settings, ApiServer.connect(arguments.kubeconfig), token))
+    return asyncio.run(run(settings, arguments.kubeconfig, token))
 
 
 def read_drain_token(settings: OperatorSettings) -> str:
@@ -76,37 +82,43 @@ def plan_settings(settings: OperatorSettings, token: str) -> PlanSettings:
             sim_preemptions_per_minute=engine.sim_preemptions_per_minute,
         ),
         timing=ScaleTiming(settings.scrape.interval_seconds, settings.scrape.idle_interval_seconds),
+        admin_peers=settings.admin_peers,
     )
 
 
-async def run(settings: OperatorSettings, kube: ApiServer, token: str) -> int:
-    """Until a signal comes or the watches end."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+async def run(settings: OperatorSettings, kubeconfig: str | None, token: str) -> int:
+    """Until a signal comes, the watches end, or another operator leads."""
+    loop, stop, failed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, stop.set)
-    failed = asyncio.Event()
 
-    def enqueue(key: Key) -> None:
-        loop.call_soon_threadsafe(queue.add, key)
+    def tell(resource: Resource, kind_of_event: str | None, item: Manifest) -> None:
+        loop.call_soon_threadsafe(lookout.told, resource, kind_of_event, item)
 
     def end() -> None:
         loop.call_soon_threadsafe(failed.set)
 
+    metrics = Metrics()
+    kube = ApiServer.connect(kubeconfig, on_request=metrics.on_request)
+    elector = elector_of(settings, kubeconfig, metrics)
     async with aiohttp.ClientSession() as session:
-        metrics = Metrics(depth=lambda: queue.depth)
         engines = AdminPorts(session, token=token, timeout_seconds=settings.scrape.timeout_seconds)
-        queue = build_queue(settings, kube, engines, token, metrics)
-        watcher = Watcher(kube.connection, enqueue, settings.namespaces, on_end=end)
-        health = Health(is_alive=lambda: not failed.is_set(), is_ready=lambda: watcher.is_ready)
-        probes = await serve_probes(settings.port, health, metrics)
-        work = asyncio.create_task(queue.run(), name="work queue")
-        look = asyncio.create_task(look_around(kube, settings, watcher, queue.add), name="look around")
+        cache = Cache()
+        cached = CachedKube(kube, cache, may_write=lambda: elector is None or elector.is_leading)
+        queue = build_queue(settings, cached, engines, token, metrics)
+        lookout = build_lookout(settings, kube, cache, queue, elector)
+        watcher = Watcher(kube.connection, tell, settings.namespaces, on_end=end)
+        measure(metrics, queue, lookout, elector)
+        health = Health(lambda: not failed.is_set(), lambda: watcher.is_ready and lookout.is_synced)
+        probes = await serve_probes(settings.port, health, metrics.registry)
+        look = asyncio.create_task(lookout.run(watcher.start), name="lookout")
+        work = asyncio.create_task(reconcile_while_leading(elector, lookout, queue), name="work queue")
         waits = [asyncio.create_task(event.wait()) for event in (stop, failed)]
         await asyncio.wait([look, work, *waits], return_when=asyncio.FIRST_COMPLETED)
         is_asked = stop.is_set()
-        for task in (look, work, *waits):
+        for task in (work, look, *waits):
             task.cancel()
-        ends = await asyncio.gather(look, work, *waits, return_exceptions=True)
+        ends = await asyncio.gather(work, look, *waits, return_exceptions=True)
         await asyncio.to_thread(watcher.stop)
         await probes.cleanup()
     kube.close()
@@ -116,37 +128,60 @@ async def run(settings: OperatorSettings, kube: ApiServer, token: str) -> int:
     return 0 if is_asked else 1
 
 
-async def look_around(
-    kube: ApiServer, settings: OperatorSettings, watcher: Watcher, add: Callable[[Key], None]
-) -> None:
-    """Every pool there is becomes a key, now and at every resync: what a watch has missed is found all the same.
-
-    Kinds are resolved when the watches start, so they start once the resource is there.
-    """
-    while True:
-        listed = [await _add_all(kube, namespace, add) for namespace in settings.namespaces or (None,)]
-        if any(listed):
-            watcher.start()
-        await asyncio.sleep(settings.reconcile.resync_seconds if all(listed) else CRD_POLL_SECONDS)
-
-
-async def _add_all(kube: ApiServer, namespace: str | None, add: Callable[[Key], None]) -> bool:
-    """Whether they could be listed."""
+async def reconcile_while_leading(elector: Elector | None, lookout: Lookout, queue: WorkQueue) -> None:
+    """Returns when another operator may lead. Cancelled: runs that have started end, then the next may begin."""
+    if elector is None:
+        await queue.run()
+        return
+    await elector.acquire()
+    lookout.begin_anew()  # what the leader before us wrote last, a watch may not have told yet
+    renewing, running = asyncio.create_task(elector.keep()), asyncio.create_task(queue.run())
     try:
-        pools = await kube.list(POOL, namespace)
-    except NotFound:
-        _log.warning("inferencepools.tidegate.dev is not installed; waiting for its CRD")
-        return False
-    except KubeError as error:
-        _log.warning("%s", error)
-        return False
-    for pool in pools:
-        add((pool["metadata"]["namespace"], pool["metadata"]["name"]))
-    return True
+        done, _ = await asyncio.wait((renewing, running), return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            each.result()
+    finally:
+        running.cancel()  # ends the runs that have started
+        await asyncio.wait((running,), timeout=STOP_SECONDS if elector.is_leading else 0)
+        running.cancel()  # cuts them off
+        await asyncio.wait((running,))
+        renewing.cancel()
+        await elector.release()
+
+
+def elector_of(settings: OperatorSettings, kubeconfig: str | None, metrics: Metrics) -> Elector | None:
+    """With a client of its own, whose threads no slow reconcile can hold."""
+    election = settings.election
+    if not election.namespace:
+        return None
+    timeout_seconds = election.renew_deadline_seconds / 2
+    kube = ApiServer.connect(kubeconfig, num_threads=2, timeout_seconds=timeout_seconds, on_request=metrics.on_request)
+    timing = LeaseTiming(election.duration_seconds, election.renew_deadline_seconds, election.retry_seconds)
+    identity = f"{socket.gethostname()}_{uuid4()}"
+    return Elector(kube, election.namespace, election.name, identity, timing)
+
+
+def build_lookout(
+    settings: OperatorSettings, kube: ApiServer, cache: Cache, queue: WorkQueue, elector: Elector | None
+) -> Lookout:
+    """A standby has nothing to do with what it hears; when it leads, everything becomes a key."""
+
+    def add(key: Key) -> None:
+        if elector is None or elector.is_leading:
+            queue.add(key)
+
+    return Lookout(kube, cache, add, namespaces=settings.namespaces, resync_seconds=settings.reconcile.resync_seconds)
+
+
+def measure(metrics: Metrics, queue: WorkQueue, lookout: Lookout, elector: Elector | None) -> None:
+    """Gauges that are asked when they are read."""
+    metrics.gauge("workqueue_depth", "Pools that run or wait for a worker", lambda: queue.depth)
+    metrics.gauge("leader", "1 while this operator writes", lambda: elector is None or elector.is_leading)
+    metrics.watch_ages(lookout.ages)
 
 
 def build_queue(
-    settings: OperatorSettings, kube: ApiServer, engines: AdminPorts, token: str, metrics: Metrics
+    settings: OperatorSettings, kube: CachedKube, engines: AdminPorts, token: str, metrics: Metrics
 ) -> WorkQueue:
     """The reconciler with all it needs, behind the queue."""
     reconciler = Reconciler(
@@ -156,9 +191,10 @@ def build_queue(
         recorder=EventRecorder(kube, socket.gethostname()),
         settings=plan_settings(settings, token),
         clock=lambda: datetime.now(UTC),
+        pools=metrics.pools,
     )
     schedule = Schedule(Timing(resync_seconds=settings.reconcile.resync_seconds))
-    return WorkQueue(reconciler, schedule, num_workers=settings.reconcile.workers, on_run=metrics.on_run)
+    return WorkQueue(reconciler, schedule, num_workers=settings.reconcile.workers, watcher=metrics)
 
 
 if __name__ == "__main__":

@@ -107,7 +107,8 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
         return Finding(kind, "False", replicas.trouble.reason, replicas.trouble.message)
     if replicas.num_updated < replicas.num_live:
         counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
-        return Finding(kind, "True", Reason.ROLLING_OUT, counted + _needs_secret(pool, replicas))
+        how = f" ({plan.rollout.strategy}: {plan.rollout.memory.why})" if plan.rollout else ""
+        return Finding(kind, "True", Reason.ROLLING_OUT, counted + how + _needs_secret(pool, replicas))
     if replicas.num_live != size.num_desired:
         return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
     if replicas.num_ready < size.num_desired:
@@ -169,6 +170,23 @@ def _stalled(plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> F
     if plan.args_refused and not plan.revisions.is_of_these_inputs:
         said = plan.args_refused + _still_serving(plan, replicas)
         return Finding(kind, "True", Reason.ENGINE_ARGS_REFUSED, said)
+    return _given_up(plan, replicas)
+
+
+def _given_up(plan: Plan, replicas: Replicas) -> Finding | None:
+    """A template that never became ready: taken back, or all there is."""
+    kind, rollout = ConditionType.STALLED, plan.rollout
+    if rollout is None:
+        return None
+    if cause := rollout.given_up:
+        said = f"template {cause.revision} was given up: {cause.reason}: {cause.message}"
+        return Finding(
+            kind, "True", Reason.ROLLOUT_ABORTED,
+            f"{said}{_still_serving(plan, replicas)}; correct the spec, or change a pod annotation to try it again",
+        )  # fmt: skip
+    if failing := rollout.failing:
+        said = f"{failing.message}; there is no earlier template to go back to"
+        return Finding(kind, "True", failing.reason, said)
     return None
 
 

@@ -16,13 +16,20 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.manifests.labels import (
     DELETION_COST_ANNOTATION,
     DRAINING_SINCE_ANNOTATION,
+    PROTECTED_ANNOTATION,
     SERVING_LABEL,
     TEMPLATE_LABEL,
 )
 from tidegate_operator.resources import Manifest
+from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
 _IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _OUT_OF_MEMORY_EXIT = 137
+DRAIN_TOKEN_OPTION = "--drain-token-sha256="  # noqa: S105 - an option's name
+_STOPPED_WORDS = (  # an engine ends in order only when it is told to, and a container that runs again was not to leave
+    "the kubelet stopped the engine and started it again: a startup or liveness probe gave up; "
+    "kubectl describe pod says which"
+)
 _CONDITION_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")  # set and removed by controllers
 
 
@@ -50,6 +57,9 @@ class Trouble:
     message: str
 
 
+_STOPPED = Trouble(Reason.ENGINE_FAILING, _STOPPED_WORDS)
+
+
 @dataclass(frozen=True)
 class Pod:
     """One engine pod."""
@@ -66,6 +76,13 @@ class Pod:
     is_running: bool  # its container runs, so it can be asked for its load
     deletion_cost: int
     trouble: Trouble | None
+    node: str = ""  # empty: not scheduled yet
+    timeline: Timeline = NO_TIMELINE
+    scheduled_at: datetime | None = None  # None: it waits for a node
+    num_restarts: int = 0  # of its container
+    has_ended: bool = False  # it failed, was evicted or is done: it holds nothing any more
+    is_protected: bool = False  # autoscalers of nodes are asked to leave it alone
+    drain_token_sha256: tuple[str, ...] = ()  # of the tokens that its engine accepts
 
     @property
     def is_ready(self) -> bool:
@@ -126,6 +143,7 @@ class DeploymentFacts:
     num_live: int
     is_settled: bool  # its controller has seen the spec, and every pod has the current template
     refusal: str  # why its pods cannot be created, in the API server's words; empty where they can
+    refused_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -174,6 +192,13 @@ def read_pod(pod: Manifest) -> Pod:
         is_running="running" in container.get("state", {}),
         deletion_cost=int(annotations.get(DELETION_COST_ANNOTATION, "0")),
         trouble=_trouble(status, container),
+        is_protected=PROTECTED_ANNOTATION in annotations,
+        scheduled_at=_scheduled_at(metadata, status, container),
+        num_restarts=container.get("restartCount", 0),
+        has_ended=status.get("phase") in ("Succeeded", "Failed"),
+        drain_token_sha256=_drain_tokens(pod),
+        node=pod.get("spec", {}).get("nodeName", ""),
+        timeline=read_timeline(status),
     )
 
 
@@ -238,6 +263,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
         num_live=num_live,
         is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
         refusal=failure.get("message", "") if failure.get("status") == "True" else "",
+        refused_since=_optional_time(failure.get("lastTransitionTime")) if failure.get("status") == "True" else None,
     )
 
 
@@ -259,6 +285,21 @@ def _draining_since(metadata: Manifest, *, is_serving: bool) -> datetime | None:
     except ValueError:
         return read_time(metadata["creationTimestamp"])
     return since if since.tzinfo else since.replace(tzinfo=UTC)
+
+
+def _scheduled_at(metadata: Manifest, status: Manifest, container: Manifest) -> datetime | None:
+    """When it got its node; a container that runs has one, whoever wrote its status."""
+    scheduled = _condition(status, "PodScheduled")
+    if scheduled.get("status") == "True":
+        return read_time(scheduled["lastTransitionTime"])
+    return read_time(metadata["creationTimestamp"]) if container and not scheduled else None
+
+
+def _drain_tokens(pod: Manifest) -> tuple[str, ...]:
+    """From the engine's arguments."""
+    first: Manifest = next(iter(pod.get("spec", {}).get("containers", ())), {})
+    args = first.get("args", ())
+    return tuple(arg.removeprefix(DRAIN_TOKEN_OPTION) for arg in args if arg.startswith(DRAIN_TOKEN_OPTION))
 
 
 def _optional_time(text: str | None) -> datetime | None:
@@ -291,8 +332,10 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
         return Trouble(Reason.ENGINE_FAILING, f"{waiting['reason']}: {waiting.get('message', '')}")
     if container.get("ready"):
         return None  # an engine that was restarted after a failure is in trouble until it serves
-    ended = _termination(container.get("state", {})) or _termination(container.get("lastState", {}))
-    return _failure(ended) if ended is not None and ended.exit_code != 0 else None
+    now, before = _termination(container.get("state", {})), _termination(container.get("lastState", {}))
+    if ended := now or before:
+        return _failure(ended) if ended.exit_code != 0 else _STOPPED if before else None
+    return None
 
 
 def _failure(ended: Termination) -> Trouble:

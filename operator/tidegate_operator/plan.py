@@ -13,20 +13,25 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import EngineStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drift import is_satisfied, stamped
+from tidegate_operator.engine_version import EngineDefaults, engine_status
 from tidegate_operator.extra_args import refusal
 from tidegate_operator.fitting import FitFinding, find_fit
 from tidegate_operator.inspection import ModelFinding, find_model
 from tidegate_operator.manifests.config_map import chat_template
 from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
+from tidegate_operator.manifests.network_policy import network_policies, unwanted_network_policies
 from tidegate_operator.manifests.service import service
 from tidegate_operator.manifests.service_account import service_account
 from tidegate_operator.notes import Note
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
+from tidegate_operator.protection import Protection, plan_protection
 from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
-from tidegate_operator.revisions import EngineDefaults, Revisions, TemplateRevision, choose_revision, render_revision
+from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision, render_revision
+from tidegate_operator.rollout import Before, Rollout, is_replacing, plan_rollout, replicas_while_replacing
 from tidegate_operator.scale import ScaleTiming, Size, choose_size
 from tidegate_operator.scaledown import Mark, ScaleDown, plan_scale_down
 
@@ -41,6 +46,7 @@ class PlanSettings:
 
     engine: EngineDefaults
     timing: ScaleTiming
+    admin_peers: tuple[Manifest, ...] = ()  # of the engines' NetworkPolicy; empty: none is made
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,7 @@ class Plan:
     marks: tuple[Mark, ...] = ()
     drain: tuple[Pod, ...] = ()
     undrain: tuple[Pod, ...] = ()
+    protect: tuple[Protection, ...] = ()
     delete: tuple[Manifest, ...] = ()
     apply: tuple[Manifest, ...] = ()
     notes: tuple[Note, ...] = ()
@@ -79,17 +86,20 @@ class Plan:
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
     pods_refused: str = ""  # why the Deployment's pods cannot be created
+    rollout: Rollout | None = None  # None: nothing is deployed
+    engine: EngineStatus | None = None
     is_rolling_out: bool = False
 
     @property
     def is_satisfied(self) -> bool:
         """Nothing to write."""
-        return not (self.marks or self.drain or self.undrain or self.delete or self.apply)
+        return not (self.marks or self.drain or self.undrain or self.protect or self.delete or self.apply)
 
     def __str__(self) -> str:
         """One line a step, for logs and people."""
         steps = [f"mark {mark.pod.name} {'draining' if mark.draining_since else 'serving'}" for mark in self.marks]
         steps += [f"drain {pod.name}" for pod in self.drain] + [f"undrain {pod.name}" for pod in self.undrain]
+        steps += [f"{'protect' if each.is_on else 'unprotect'} {each.pod.name}" for each in self.protect]
         steps += [f"delete {_title(each)}" for each in self.delete] + [f"apply {_title(each)}" for each in self.apply]
         return "\n".join(steps) or "nothing to do"
 
@@ -101,15 +111,20 @@ def plan(
     if blocked := _blocked(observed):
         seconds = START_POLL_SECONDS if blocked.is_final else LEFTOVER_POLL_SECONDS
         return Plan(pool.metadata.namespace, blocked=blocked, requeue_after_seconds=seconds)
-    model = find_model(pool, observed, settings.engine.runtime, now)
+    engine = settings.engine.of_pool(pool)
+    model = find_model(pool, observed, engine.runtime, now)
     fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
     args_refused = refusal(pool)
     may_render = may_roll and not args_refused
-    revisions = choose_revision(pool, observed, _renderer(pool, fit, settings) if may_render else None)
+    before = _before(pool, observed)
+    render = _renderer(pool, fit, engine) if may_render else None
+    revisions = choose_revision(pool, observed, Wish.of(pool, engine), _deployed_templates(before), render)
     if revisions.current is None:
         steps = _nothing_deployed(pool, observed, model, fit)
     else:
-        steps = _deployed(pool, observed, settings, now, _Findings(model, fit, revisions, revisions.current))
+        rollout = plan_rollout(pool, observed, before, revisions, now)
+        revisions = replace(revisions, current=rollout.current, is_of_these_inputs=rollout.is_of_these_inputs)
+        steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
     return replace(steps, args_refused=args_refused)
 
 
@@ -117,8 +132,14 @@ def plan(
 class _Findings:
     model: ModelFinding
     fit: FitFinding | None
+    before: Before
     revisions: Revisions
-    current: TemplateRevision
+    rollout: Rollout
+
+
+def _deployed_templates(before: Before) -> Deployed:
+    given_up = before.memory.given_up
+    return Deployed(before.template, before.memory.good, given_up.wish if given_up else None)
 
 
 def _blocked(observed: Observed) -> Blocked | None:
@@ -134,12 +155,12 @@ def _blocked(observed: Observed) -> Blocked | None:
 
 
 def _renderer(
-    pool: InferencePool, fit: FitFinding | None, settings: PlanSettings
+    pool: InferencePool, fit: FitFinding | None, engine: EngineDefaults
 ) -> Callable[[int], TemplateRevision] | None:
     if fit is None or fit.fit is None or not fit.fit.fits:
         return None
     good = fit.fit
-    return lambda number: render_revision(pool, good, settings.engine, number)
+    return lambda number: render_revision(pool, good, engine, number)
 
 
 def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None) -> Plan:
@@ -156,19 +177,24 @@ def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFindi
 def _deployed(
     pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime, findings: _Findings
 ) -> Plan:
-    current, revisions = findings.current, findings.revisions
-    facts = _deployment_facts(pool, observed)
-    is_rolling_out = _is_rolling_out(observed, facts, current)
-    size = choose_size(pool, observed, facts, now, slots=current.sizing.slots, timing=settings.timing)
-    down = _scale_down(pool, observed, facts, size, is_rolling_out=is_rolling_out, now=now)
-    wanted = [*_children(pool), *findings.model.apply, *revisions.apply, _wanted_deployment(pool, current, size, down)]
+    revisions, facts, rollout = findings.revisions, findings.before.facts, findings.rollout
+    size = choose_size(pool, observed, facts, now, slots=rollout.current.sizing.slots, timing=settings.timing)
+    down = _scale_down(pool, observed, findings, size, now=now)
+    wanted = [*_children(pool, settings), *findings.model.apply, *revisions.apply]
+    wanted.append(_wanted_deployment(pool, rollout, size, down))
     waits = (findings.model.requeue_after_seconds, down.requeue_after_seconds, _scrape_seconds(size, settings.timing))
     return Plan(
         pool.metadata.namespace,
         marks=down.marks,
         drain=down.drain,
         undrain=down.undrain,
-        delete=(*findings.model.delete, *revisions.delete, *_unused_config_maps(pool, observed, revisions)),
+        protect=plan_protection(observed.pods, pool.spec.pod.annotations),
+        delete=(
+            *findings.model.delete,
+            *revisions.delete,
+            *_unused_config_maps(pool, observed, revisions),
+            *unwanted_network_policies(observed, settings.admin_peers),
+        ),
         apply=_missing(observed, tuple(wanted)),
         notes=_notes(size, down, facts),
         requeue_after_seconds=min(seconds for seconds in waits if seconds is not None),
@@ -177,13 +203,15 @@ def _deployed(
         revisions=revisions,
         size=size,
         pods_refused=facts.refusal if facts else "",
-        is_rolling_out=is_rolling_out,
+        rollout=rollout,
+        engine=engine_status(rollout.current.template, settings.engine.of_pool(pool)),
+        is_rolling_out=_is_rolling_out(observed, facts, rollout.current),
     )
 
 
-def _deployment_facts(pool: InferencePool, observed: Observed) -> DeploymentFacts | None:
+def _before(pool: InferencePool, observed: Observed) -> Before:
     live = observed.child(DEPLOYMENT.kind, pool.metadata.name)
-    return None if live is None else read_deployment(live, DESIRED_ANNOTATION)
+    return Before.of(live, None if live is None else read_deployment(live, DESIRED_ANNOTATION))
 
 
 def _is_rolling_out(observed: Observed, facts: DeploymentFacts | None, current: TemplateRevision) -> bool:
@@ -192,41 +220,45 @@ def _is_rolling_out(observed: Observed, facts: DeploymentFacts | None, current: 
 
 
 def _scale_down(
-    pool: InferencePool,
-    observed: Observed,
-    facts: DeploymentFacts | None,
-    size: Size,
-    *,
-    is_rolling_out: bool,
-    now: datetime,
+    pool: InferencePool, observed: Observed, findings: _Findings, size: Size, *, now: datetime
 ) -> ScaleDown:
+    facts, rollout = findings.before.facts, findings.rollout
     if facts is None or pool.spec.suspend:
         return ScaleDown(size.num_desired)
+    num_replicas = facts.num_replicas
+    num_rolling: int | None = None
+    if is_replacing(observed.pods, findings.before.template, rollout.current):
+        num_rolling = replicas_while_replacing(
+            observed, rollout, num_replicas=num_replicas, num_desired=size.num_desired, now=now
+        )
+    elif _is_rolling_out(observed, facts, rollout.current):
+        num_rolling = max(num_replicas, size.num_desired)
     return plan_scale_down(
-        num_replicas=facts.num_replicas,
+        num_replicas=num_replicas,
         num_desired=size.num_desired,
         pods=observed.pods,
         loads=observed.loads,
-        is_rolling_out=is_rolling_out,
+        num_rolling=num_rolling,
         drain_timeout_seconds=pool.spec.drain.timeout_seconds,
         now=now,
     )
 
 
-def _children(pool: InferencePool) -> list[Manifest]:
+def _children(pool: InferencePool, settings: PlanSettings) -> list[Manifest]:
     """What the Deployment's pods need first."""
     found = chat_template(pool)
-    return [service_account(pool), *([found] if found else []), service(pool)]
+    policies = network_policies(pool, settings.admin_peers)
+    return [service_account(pool), *([found] if found else []), *policies, service(pool)]
 
 
-def _wanted_deployment(pool: InferencePool, current: TemplateRevision, size: Size, down: ScaleDown) -> Manifest:
+def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, down: ScaleDown) -> Manifest:
     return deployment(
         pool,
-        current.template,
+        rollout.current.template,
         num_replicas=down.num_replicas,
         num_desired=size.num_desired,
-        strategy=current.strategy,
-        progress_deadline_seconds=current.progress_deadline_seconds,
+        strategy=rollout.strategy,
+        rollout_memory=rollout.to_annotation(),
     )
 
 

@@ -14,35 +14,26 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_core.fit import Fit
 from tidegate_core.launch import Device, EngineLaunch, RunnerKind
+from tidegate_operator.api.spec import EngineUpgrade
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadRevision
 from tidegate_operator.extra_args import with_extra_args
 from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
 from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.controller_revision import controller_revision
-from tidegate_operator.manifests.deployment import RolloutStrategy, rollout_strategy
 from tidegate_operator.manifests.inspection_job import model_path
 from tidegate_operator.manifests.labels import ROLE_LABEL, TEMPLATE_LABEL, TEMPLATE_ROLE
 from tidegate_operator.manifests.merge import merge
-from tidegate_operator.manifests.pod import API_KEYS_FILE, Runtime, engine_template, startup_seconds
+from tidegate_operator.manifests.pod import API_KEYS_FILE, engine_template, startup_seconds
 from tidegate_operator.manifests.resources import engine_resources
 from tidegate_operator.observed import Observed
 from tidegate_operator.resources import CONTROLLER_REVISION, Manifest
 
 NUM_KEPT = 2  # the current one and the one before
-SCHEDULING_ALLOWANCE_SECONDS = 600  # a node that boots, an image that is pulled
+PULL_ALLOWANCE_SECONDS = 600  # a large image, on a node that has never had it
 _HASH_CHARACTERS = 10
-
-
-@dataclass(frozen=True)
-class EngineDefaults:
-    """What the operator's settings contribute to a template when it is rendered."""
-
-    runtime: Runtime
-    runner: RunnerKind = RunnerKind.TORCH
-    drain_token_sha256: tuple[str, ...] = ()
-    sim_preemptions_per_minute: float = 0.0
 
 
 class TemplateRevision(BaseModel):
@@ -55,18 +46,13 @@ class TemplateRevision(BaseModel):
     inputs: str  # hash of the user's part
     template: dict[str, Any]  # a pod template: free-form JSON
     sizing: SizingStatus
-    max_surge: int
-    max_unavailable: int
+    engine: str = ""  # EngineDefaults.version; empty in those that an older operator wrote
     progress_deadline_seconds: int
 
     @property
     def template_hash(self) -> str:
         """As in the pods' label."""
         return str(self.template["metadata"]["labels"][TEMPLATE_LABEL])
-
-    @property
-    def strategy(self) -> RolloutStrategy:
-        return RolloutStrategy(self.max_surge, self.max_unavailable)
 
     @property
     def config_maps(self) -> frozenset[str]:
@@ -84,6 +70,8 @@ class Revisions:
     """Which template applies, and what becomes of the others."""
 
     current: TemplateRevision | None  # None: nothing has ever fitted, so nothing is deployed
+    good: TemplateRevision | None = None  # the last that served
+    wish: str = ""  # Wish.key
     is_of_these_inputs: bool = False  # False: the user's change waits, the last good template stays
     apply: tuple[Manifest, ...] = ()
     delete: tuple[Manifest, ...] = ()
@@ -98,34 +86,84 @@ def inputs_hash(pool: InferencePool) -> str:
     said.append({"itlMilliseconds": spec.objectives.itl_milliseconds})
     if access := spec.access.model_dump(mode="json", by_alias=True, exclude_defaults=True):
         said.append({"access": access})
-    if engine := spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True):
+    engine_parts = {"upgrade"}  # who decides about the engine's version changes nothing by itself
+    if engine := spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=engine_parts):
         said.append({"engine": engine})
     return _hash(said)
 
 
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of pods: the user's inputs and, for a pool that follows, the operator's engine."""
+
+    inputs: str
+    engine: str  # empty for a pinned pool
+
+    @classmethod
+    def of(cls, pool: InferencePool, defaults: EngineDefaults) -> "Wish":
+        follows = pool.spec.engine.upgrade is EngineUpgrade.FOLLOW
+        return cls(inputs_hash(pool), defaults.version if follows else "")
+
+    @property
+    def key(self) -> str:
+        return f"{self.inputs}-{self.engine}"
+
+    def is_met_by(self, revision: TemplateRevision) -> bool:
+        return revision.inputs == self.inputs and self.engine in ("", revision.engine)
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """What the Deployment says of templates, by hash, and of wishes, by key."""
+
+    template: str = ""
+    good: str = ""
+    given_up: str | None = None
+
+
 def choose_revision(
-    pool: InferencePool, observed: Observed, render: Callable[[int], TemplateRevision] | None
+    pool: InferencePool,
+    observed: Observed,
+    wish: Wish,
+    deployed: Deployed,
+    render: Callable[[int], TemplateRevision] | None,
 ) -> Revisions:
-    """The newest revision while the inputs are its own; else a new one, if `render` can make one (the model fits)."""
+    """The newest revision or the deployed one, whichever is what is wished; else a new one, if `render` can make one.
+
+    Where it cannot, or the wish was given up, the last good one stays.
+    """
     stored = observed.of_role(CONTROLLER_REVISION.kind, ROLE_LABEL, TEMPLATE_ROLE)
     readable = sorted(filter(None, map(_readable, stored)), key=lambda revision: revision.number)
-    newest = readable[-1] if readable else None
-    is_current = newest is not None and newest.inputs == inputs_hash(pool)
+    running, good = _of_template(readable, deployed.template), _of_template(readable, deployed.good)
+    is_given_up = good is not None and deployed.given_up == wish.key
+    known = [each for each in (*readable[-1:], running) if each is not None]
+    current = None if is_given_up else next(filter(wish.is_met_by, known), None)
+    is_current = current is not None
     apply: tuple[Manifest, ...] = ()
-    if not is_current and render is not None:
-        number = max((each["revision"] for each in stored), default=0) + 1
-        newest, is_current = render(number), True
-        readable.append(newest)
-        apply = (newest.to_manifest(pool),)
-    kept = readable[-NUM_KEPT:]
+    if is_given_up:
+        current = good
+    elif current is None and render is not None:
+        current = render(max((each["revision"] for each in stored), default=0) + 1)
+        is_current, apply = True, (current.to_manifest(pool),)
+        readable.append(current)
+    current = current or running or (readable[-1] if readable else None)
+    used = {each.name for each in (current, running, good) if each is not None}
+    kept = [*readable[-NUM_KEPT:], *(each for each in readable[:-NUM_KEPT] if each.name in used)]
     names = {revision.name for revision in kept}
     return Revisions(
-        current=newest,
+        current=current,
+        good=good,
+        wish=wish.key,
         is_of_these_inputs=is_current,
         apply=apply,
         delete=tuple(each for each in stored if each["metadata"]["name"] not in names),
         config_maps=frozenset().union(*(revision.config_maps for revision in kept)),
     )
+
+
+def _of_template(revisions: list[TemplateRevision], template_hash: str) -> TemplateRevision | None:
+    """The newest with that template."""
+    return next((each for each in reversed(revisions) if each.template_hash == template_hash), None)
 
 
 def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, number: int) -> TemplateRevision:
@@ -139,16 +177,14 @@ def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, num
         weight_bytes=fit.weight_bytes,
         chat_template_map=chat_template_name(pool),
     )
-    strategy = rollout_strategy(is_cpu=pool.spec.accelerator.is_cpu)
     return TemplateRevision(
         name=f"{pool.metadata.name}-{number}",
         number=number,
         inputs=inputs_hash(pool),
         template=merge(template, {"metadata": {"labels": {TEMPLATE_LABEL: _hash(template)}}}),
         sizing=sizing_status(pool, fit),
-        max_surge=strategy.max_surge,
-        max_unavailable=strategy.max_unavailable,
-        progress_deadline_seconds=startup_seconds(fit.weight_bytes) + SCHEDULING_ALLOWANCE_SECONDS,
+        engine=defaults.version,
+        progress_deadline_seconds=startup_seconds(fit.weight_bytes) + PULL_ALLOWANCE_SECONDS,
     )
 
 

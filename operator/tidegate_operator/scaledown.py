@@ -55,22 +55,20 @@ def plan_scale_down(
     num_desired: int,
     pods: tuple[Pod, ...],
     loads: Mapping[str, LoadReport],
-    is_rolling_out: bool,
+    num_rolling: int | None,
     drain_timeout_seconds: float,
     now: datetime,
 ) -> ScaleDown:
-    """From what the Deployment has now towards the size decided.
+    """From what the Deployment has now towards the size decided; `num_rolling` is its size during a rollout.
 
     What counts is the pods that live: one that was taken off `replicas` may still be there for a moment, and one that
     was never created needs no victim.
     """
     live = [pod for pod in pods if not pod.is_terminating]
     draining = [pod for pod in live if pod.draining_since is not None]
-    if is_rolling_out:
-        size = max(num_replicas, num_desired)
-        return ScaleDown(
-            size, drain=_to_drain(draining, loads), requeue_after_seconds=POLL_SECONDS if draining else None
-        )
+    if num_rolling is not None:
+        seconds = POLL_SECONDS if draining else None
+        return ScaleDown(num_rolling, drain=_to_drain(draining, loads), requeue_after_seconds=seconds)
     num_excess = max(0, len(live) - num_desired)
     by_load = _victims(draining, loads)
     staying, spared = by_load[:num_excess], by_load[num_excess:]

@@ -18,6 +18,7 @@ from tidegate_operator.api.status import (
     SizingStatus,
 )
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.cold_start import measure
 from tidegate_operator.findings import Finding, Replicas, find_all
 from tidegate_operator.fitting import model_status, sizing_status
 from tidegate_operator.manifests.labels import text_selector
@@ -43,6 +44,8 @@ def status(
         conditions=tuple(_condition(pool, finding, now) for finding in findings),
         model=_model(before, plan),
         sizing=_sizing(pool, observed, plan),
+        rollout=plan.rollout.to_status() if plan.rollout else before.rollout if plan.blocked else None,
+        engine=plan.engine or (before.engine if plan.blocked else None),
         replicas=replicas.num_live,
         ready_replicas=replicas.num_ready,
         updated_replicas=replicas.num_updated,
@@ -52,6 +55,7 @@ def status(
         selector=text_selector(pool.metadata.name),
         scaling_history=_history(before, plan, now),
         scaler=_scaler(before, plan),
+        cold_start=measure(before.cold_start, observed),
         endpoint=endpoint(pool),
     )
 

@@ -8,10 +8,11 @@ import pytest
 from pools import NOW, SETTINGS, carried_out, pool, settled
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
+from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.plan import plan
 from tidegate_operator.resources import CONTROLLER_REVISION
-from tidegate_operator.revisions import EngineDefaults, inputs_hash, read_revision
+from tidegate_operator.revisions import inputs_hash, read_revision
 from tidegate_operator.scale import ScaleTiming
 
 NEWER = replace(

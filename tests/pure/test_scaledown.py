@@ -30,7 +30,7 @@ def down(
         num_desired=desired,
         pods=pods,
         loads=loads,
-        is_rolling_out=is_rolling_out,
+        num_rolling=max(len(pods), desired) if is_rolling_out else None,
         drain_timeout_seconds=TIMEOUT_SECONDS,
         now=NOW + timedelta(seconds=seconds),
     )

@@ -116,7 +116,9 @@ def test_a_pod_that_may_be_waiting_for_its_secret_says_which_and_one_that_runs_d
     counted, hint = "0 of 1 replicas are ready", "; pods start once there is a Secret chat-keys with the entry api.keys"
     assert message(created) == counted + hint
     assert message(replace(created, is_running=True)) == counted
-    assert message(pod("old", template="older"), created).endswith(f"have the current template{hint}")
+    replacing = message(pod("old", template="older"), created)
+    assert replacing.startswith("1 of 2 replicas have the current template (Replace: ")
+    assert replacing.endswith(hint)
 
 
 def test_a_draining_replica_does_not_count_and_does_not_unready_the_pool() -> None:

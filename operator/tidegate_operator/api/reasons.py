@@ -49,6 +49,15 @@ class Reason(StrEnum):
     # Progressing, Stalled
     ENGINE_ARGS_REFUSED = "EngineArgsRefused", "engine.extraArgs has a flag that is unknown or set by another field"
 
+    ROLLOUT_ABORTED = (
+        "RolloutAborted",
+        "the new template never became ready; the last good one is back until the spec changes",
+    )
+    DEADLINE_EXCEEDED = (
+        "ProgressDeadlineExceeded",
+        "a replica of the new template was not ready within rollout.progressDeadlineSeconds, and does not say why",
+    )
+
     # Available, Progressing
     REPLICA_SERVING = "ReplicaServing", "at least one replica serves"
     NO_REPLICA_READY = "NoReplicaReady", "no replica serves yet"

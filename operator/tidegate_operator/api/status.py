@@ -74,6 +74,56 @@ class SizingStatus(ApiModel):
     """Private host memory of the engine process."""
 
 
+class ColdStartPhases(ApiModel):
+    """Where the time goes until a new replica serves, in seconds."""
+
+    schedule_seconds: int = Field(ge=0)
+    """From the pod's creation until it had a node."""
+    image_seconds: int = Field(ge=0)
+    """From there until its container ran: volumes, network and image, without downloads."""
+    download_seconds: int = Field(ge=0)
+    """In init containers, which download a model that no volume has."""
+    load_seconds: int = Field(ge=0)
+    """From the engine's start until weights and KV pool were in memory, by its own clock."""
+    warm_up_seconds: int = Field(ge=0)
+    """First steps of the engine, by its own clock."""
+
+
+class ColdStartSample(ColdStartPhases):
+    """One pod's way."""
+
+    pod: str = Field(max_length=253)
+    """Name of the pod."""
+    template: str = Field(max_length=63)
+    """Hash of the template it was made from."""
+    created: Timestamp
+    """When it was created."""
+    seconds: int = Field(ge=0)
+    """From then until it served."""
+
+
+class ColdStartStatus(ApiModel):
+    """How long new replicas take until they serve, measured once a pod; the scaler orders that much ahead."""
+
+    p90_seconds: int = Field(ge=0)
+    """90th percentile of the whole."""
+    phases: ColdStartPhases
+    """90th percentile of each phase."""
+    measured: tuple[ColdStartSample, ...] = Field(
+        default=(), max_length=10, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """The pods behind it, newest first: the last ten of the newest template that served."""
+
+
+class CostStatus(ApiModel):
+    """What the pool's replicas cost while they exist, by the operator's price list."""
+
+    per_hour: str = Field(max_length=32)
+    """An hour of all replicas with a price, as a decimal number in the price list's currency."""
+    basis: str = Field(max_length=1024)
+    """Which replicas, at which price; which have none."""
+
+
 class ScalingEvent(ApiModel):
     """One change of the wanted number of replicas."""
 
@@ -128,6 +178,37 @@ class ScalerStatus(ApiModel):
         )
 
 
+class GivenUp(ApiModel):
+    """A change that was taken back, and why."""
+
+    reason: str = Field(max_length=64)
+    """As in conditions: OutOfMemory, ImageUnavailable, EngineFailing, PodsRefused, ProgressDeadlineExceeded."""
+    message: str = Field(max_length=1024)
+    """The last words of whoever failed."""
+
+
+class RolloutStatus(ApiModel):
+    """How pods of an older template are replaced, or were the last time."""
+
+    strategy: str = Field(max_length=16)
+    """Surge or Replace."""
+    reason: str = Field(default="", max_length=512)
+    """Why that one, as of the beginning of the rollout."""
+    revision: int
+    """Number of the template that serves or is being rolled out."""
+    given_up: GivenUp | None = None
+    """Why the spec's own template is not the one that serves; until the spec changes."""
+
+
+class EngineStatus(ApiModel):
+    """Which engine runs."""
+
+    image: str = Field(max_length=512)
+    """Image of the template that serves or is being rolled out."""
+    available_image: str | None = Field(default=None, max_length=512)
+    """Image that the next rollout would bring, where it is another."""
+
+
 def _moment(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).replace(microsecond=0)
 
@@ -151,6 +232,10 @@ class InferencePoolStatus(ApiModel):
     """The inspected model."""
     sizing: SizingStatus | None = None
     """Computed and measured for the replicas that are deployed; for the spec where nothing that fits ever was."""
+    rollout: RolloutStatus | None = None
+    """The current or last rollout."""
+    engine: EngineStatus | None = None
+    """The engine's version, running and available."""
     replicas: int = Field(default=0, ge=0)
     """Replicas that exist and are not leaving."""
     ready_replicas: int = Field(default=0, ge=0)
@@ -171,6 +256,10 @@ class InferencePoolStatus(ApiModel):
     """The last changes of the wanted size, newest first."""
     scaler: ScalerStatus | None = None
     """The scaler's memory."""
+    cold_start: ColdStartStatus | None = None
+    """How long new replicas take until they serve. Absent until one was measured."""
+    cost: CostStatus | None = None
+    """What the replicas cost. Absent where the operator has no price for any of them."""
     endpoint: str | None = None
     """Base URL of the OpenAI API inside the cluster."""
 

@@ -1,0 +1,254 @@
+"""Which template the Deployment gets, how pods of an older one are replaced, when a new one is given up. Pure.
+
+    another template is wanted ─▶ Surge or Replace, chosen once ─▶ under way ─a replica of it serves─▶ it is good
+                                                                      │
+              back to the last good one ◀─ none by the deadline, or they end again and again
+
+The Deployment itself remembers: its strategy is the one chosen, and one annotation holds why, which template has
+served, and which wish was given up with which cause. All of it is written in the apply that changes the template, so
+neither a restart nor a failed status write repeats a decision. The deadline counts from when a pod has its node.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tidegate_core.quantity import parse_quantity
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.spec import RolloutStrategy
+from tidegate_operator.api.status import GivenUp, RolloutStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.capacity import candidates, free_accelerators
+from tidegate_operator.manifests.deployment import ROLLING_UPDATE
+from tidegate_operator.manifests.labels import ROLLOUT_ANNOTATION
+from tidegate_operator.observed import DeploymentFacts, Node, Observed, Pod, Trouble
+from tidegate_operator.resources import Manifest
+from tidegate_operator.revisions import Revisions, TemplateRevision
+
+MAX_RESTARTS = 3  # of a container that never became ready: it ends again and again
+ROOM_SECONDS = 30  # a replica that finds no room for so long will not find it by itself
+MAX_CAUSE_CHARACTERS = 500
+_ENDS = (Reason.OUT_OF_MEMORY, Reason.ENGINE_FAILING)
+
+
+class Cause(BaseModel):
+    """Why a wish was given up."""
+
+    model_config = ConfigDict(frozen=True)
+
+    wish: str  # revisions.Wish.key
+    revision: int
+    reason: Reason
+    message: str
+
+
+class RolloutMemory(BaseModel):
+    """What the Deployment's annotation holds."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    why: str = ""  # this strategy
+    good: str = ""  # hash of the template that last served
+    given_up: Cause | None = None
+
+
+@dataclass(frozen=True)
+class Before:
+    """The live Deployment, as far as rollouts go."""
+
+    facts: DeploymentFacts | None = None  # None: there is none
+    strategy: RolloutStrategy = RolloutStrategy.REPLACE
+    memory: RolloutMemory = field(default_factory=RolloutMemory)
+
+    @property
+    def template(self) -> str:
+        """Hash; empty where there is no Deployment."""
+        return self.facts.template if self.facts else ""
+
+    @classmethod
+    def of(cls, live: Manifest | None, facts: DeploymentFacts | None) -> "Before":
+        """A memory that people edited into nonsense is no memory."""
+        if live is None or facts is None:
+            return cls()
+        surges = live["spec"].get("strategy", {}).get("rollingUpdate") == ROLLING_UPDATE[RolloutStrategy.SURGE]
+        text = live["metadata"].get("annotations", {}).get(ROLLOUT_ANNOTATION, "{}")
+        try:
+            memory = RolloutMemory.model_validate_json(text)
+        except ValidationError:
+            memory = RolloutMemory()
+        return cls(facts, RolloutStrategy.SURGE if surges else RolloutStrategy.REPLACE, memory)
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """The decision: `current` goes into the Deployment."""
+
+    current: TemplateRevision
+    is_of_these_inputs: bool
+    strategy: RolloutStrategy
+    memory: RolloutMemory
+    failing: Trouble | None = None  # the wanted template fails, and there is none to go back to
+
+    @property
+    def given_up(self) -> Cause | None:
+        return self.memory.given_up
+
+    def to_annotation(self) -> str:
+        return self.memory.model_dump_json(exclude_defaults=True)
+
+    def to_status(self) -> RolloutStatus:
+        cause = self.given_up
+        return RolloutStatus(
+            strategy=self.strategy,
+            reason=self.memory.why,
+            revision=self.current.number,
+            given_up=GivenUp(reason=cause.reason, message=cause.message) if cause else None,
+        )
+
+
+def plan_rollout(
+    pool: InferencePool,
+    observed: Observed,
+    before: Before,
+    revisions: Revisions,
+    now: datetime,
+) -> Rollout:
+    """`revisions.current` is what the user's wish asks for, or what has to do instead."""
+    assert revisions.current is not None
+    current, memory = revisions.current, before.memory
+    given_up = memory.given_up if memory.given_up and memory.given_up.wish == revisions.wish else None
+    failure = _failure(pool, observed, before, current, now)
+    if failure and revisions.good and current.template_hash != revisions.good.template_hash:
+        given_up = Cause(
+            wish=revisions.wish,
+            revision=current.number,
+            reason=failure.reason,
+            message=failure.message[:MAX_CAUSE_CHARACTERS],
+        )
+        current, failure = revisions.good, None
+    strategy, why = _strategy(pool, observed, before, current, now)
+    serves = any(pod.is_ready and pod.template == current.template_hash for pod in observed.pods)
+    good = current.template_hash if serves else memory.good
+    return Rollout(
+        current=current,
+        is_of_these_inputs=revisions.is_of_these_inputs and given_up is None,
+        strategy=strategy,
+        memory=RolloutMemory(why=why, good=good, given_up=given_up),
+        failing=failure if failure and failure.is_late else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Failure(Trouble):
+    is_late: bool = True  # the deadline has passed
+
+
+def _failure(
+    pool: InferencePool,
+    observed: Observed,
+    before: Before,
+    current: TemplateRevision,
+    now: datetime,
+) -> _Failure | None:
+    """What keeps a template, none of whose replicas has ever served, from becoming ready; None while it may yet."""
+    is_new = before.template == current.template_hash != before.memory.good
+    mine = [pod for pod in observed.pods if pod.template == current.template_hash and not pod.is_terminating]
+    if not is_new or any(pod.is_ready for pod in mine):
+        return None
+    seconds = pool.spec.rollout.progress_deadline_seconds or current.progress_deadline_seconds
+    if (facts := before.facts) and facts.refused_since and not mine and _has_passed(facts.refused_since, seconds, now):
+        return _Failure(Reason.PODS_REFUSED, facts.refusal)
+    for pod in mine:
+        if pod.scheduled_at is not None and _has_passed(pod.scheduled_at, seconds, now):
+            silent = Trouble(Reason.DEADLINE_EXCEEDED, f"a replica was not ready {seconds} s after it got a node")
+            trouble = pod.trouble or silent
+            return _Failure(trouble.reason, trouble.message)
+    for pod in mine:
+        if pod.trouble and pod.trouble.reason in _ENDS and pod.num_restarts >= MAX_RESTARTS:
+            return _Failure(pod.trouble.reason, pod.trouble.message, is_late=False)
+    return None
+
+
+def _strategy(
+    pool: InferencePool,
+    observed: Observed,
+    before: Before,
+    current: TemplateRevision,
+    now: datetime,
+) -> tuple[RolloutStrategy, str]:
+    """The user's word; else what was chosen when this rollout began, unless its surge finds no room."""
+    if pool.spec.rollout.strategy is not None:
+        return pool.spec.rollout.strategy, "spec.rollout.strategy says so"
+    if before.template != current.template_hash:
+        return _choose(pool, current, observed.nodes)
+    if before.strategy is RolloutStrategy.SURGE and is_replacing(observed.pods, before.template, current):
+        if before.facts is not None and before.facts.refusal:
+            return RolloutStrategy.REPLACE, "the API server lets no further replica be created"
+        if _waiting_for_room(observed.pods, current, now):
+            return RolloutStrategy.REPLACE, "one more replica found no room"
+    return before.strategy, before.memory.why
+
+
+def _choose(
+    pool: InferencePool, current: TemplateRevision, nodes: tuple[Node, ...] | None
+) -> tuple[RolloutStrategy, str]:
+    resource = pool.spec.accelerator.resource
+    if pool.spec.accelerator.is_cpu:
+        return RolloutStrategy.SURGE, "a cpu pool needs no accelerator for one more replica"
+    if nodes is None:
+        return RolloutStrategy.REPLACE, "the operator may not look at nodes, so no accelerator counts as free"
+    num_needed = num_accelerators(current, resource)
+    free = free_accelerators(candidates(pool, nodes), resource)
+    if room := sorted(name for name, number in free.items() if number >= num_needed):
+        return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {room[0]}"
+    return RolloutStrategy.REPLACE, f"no node has {num_needed} {resource} free"
+
+
+def num_accelerators(revision: TemplateRevision, resource: str) -> int:
+    """Devices of one replica."""
+    containers = revision.template["spec"]["containers"]
+    return sum(int(parse_quantity(each["resources"]["limits"].get(resource, "0"))) for each in containers)
+
+
+def is_replacing(pods: Iterable[Pod], deployed: str, current: TemplateRevision) -> bool:
+    """Whether replicas of another template are still there, or about to be told to go."""
+    live = [pod for pod in pods if not pod.is_terminating]
+    return any(pod.template != current.template_hash for pod in live) or bool(
+        live and deployed != current.template_hash
+    )
+
+
+def replicas_while_replacing(
+    observed: Observed, rollout: Rollout, *, num_replicas: int, num_desired: int, now: datetime
+) -> int:
+    """The Deployment's replicas while older ones are there.
+
+    A surge may grow. In place, a replica more would wait for what an old one holds, and the old one for it: so it grows
+    afterwards, and what finds no room is not insisted on while the rest is replaced.
+    """
+    if rollout.strategy is RolloutStrategy.SURGE:
+        return max(num_replicas, num_desired)
+    stuck = _waiting_for_room(observed.pods, rollout.current, now)
+    live = [pod for pod in observed.pods if not pod.is_terminating]
+    return max(1, len(live) - len(stuck)) if stuck and len(live) > len(stuck) else num_replicas
+
+
+def _waiting_for_room(pods: Iterable[Pod], current: TemplateRevision, now: datetime) -> list[Pod]:
+    """New replicas that found no node for a while, though nobody is about to leave one."""
+    if any(pod.is_terminating and not pod.has_ended for pod in pods):
+        return []
+    return [
+        pod
+        for pod in pods
+        if pod.template == current.template_hash
+        and not pod.is_terminating
+        and pod.trouble is not None
+        and pod.trouble.reason is Reason.UNSCHEDULABLE
+        and _has_passed(pod.created_at, ROOM_SECONDS, now)
+    ]
+
+
+def _has_passed(since: datetime, seconds: float, now: datetime) -> bool:
+    return (now - since).total_seconds() >= seconds

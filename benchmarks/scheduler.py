@@ -8,7 +8,6 @@ on different machines compare.
 """
 
 import argparse
-import gc
 import random
 import statistics
 import time
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 
 from tidegate_engine.counters import Counters
 from tidegate_engine.engine import Engine
+from tidegate_engine.process import garbage
 from tidegate_engine.request import SamplingParams, ServiceClass, Terms, new_request
 from tidegate_engine.scheduling.budget import BudgetLimits
 from tidegate_engine.scheduling.door import SLICE_REQUESTS, Door
@@ -77,8 +77,7 @@ def measure(case: Case, num_running: int, num_waiting: int, num_steps: int) -> d
         counters=counters,
         has_prefix_cache=case.has_prefix_cache,
     )
-    gc.collect()
-    gc.freeze()  # as a served engine does
+    garbage.settle()
     rng = random.Random(5)
     overheads, sizes = [], []
     num_arrived = 0

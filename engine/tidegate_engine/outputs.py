@@ -6,7 +6,7 @@ Pure but for the request it is about; the engine calls it after each step.
 from typing import NamedTuple
 
 from tidegate_engine.request import FinishReason, Request, TokenChunk, TokenLogprobs
-from tidegate_engine.runner import RowOutput, ScheduledRow
+from tidegate_engine.runner import RowOutput, RowResult, ScheduledRow
 
 
 class Ending(NamedTuple):
@@ -46,6 +46,16 @@ def ending_of(request: Request, token_id: int) -> Ending:
         if request.constraint.is_finished:
             return COMPLETE
     return CUT_OFF if len(request.token_ids) > request.num_kv_tokens_at_end else GOES_ON
+
+
+def plain_token(request: Request, row: ScheduledRow, result: RowResult) -> int | None:
+    """Of a decoding request, where it does not end it and nothing else comes with it: nearly always."""
+    if type(result) is not RowOutput or result.logprobs is not None or row.extras is not None:
+        return None
+    token_id = result.token_id
+    if token_id in request.sampling.stop_token_ids or len(request.token_ids) >= request.num_kv_tokens_at_end:
+        return None
+    return token_id
 
 
 def token_chunk(request: Request, token_id: int, logprobs: TokenLogprobs | None, ending: Ending) -> TokenChunk:

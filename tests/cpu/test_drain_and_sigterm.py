@@ -145,13 +145,16 @@ def test_a_signal_before_the_event_loop_runs_is_a_stop_too():
     assert ended.returncode == ExitCode.OK
 
 
-def test_what_was_loaded_is_left_alone_by_later_garbage_collections():
+def test_what_was_loaded_is_left_alone_by_later_garbage_collections_which_are_rarer_than_steps():
+    threshold = gc.get_threshold()
     try:
         load_uncollected(EngineLaunch(model="sim", runner=RunnerKind.SIM))
         assert gc.get_freeze_count() > 0
         assert gc.isenabled()
+        assert gc.get_threshold()[0] > 10 * 1500
     finally:
         gc.unfreeze()
+        gc.set_threshold(*threshold)
 
 
 def failing(model: str, *arguments: str) -> tuple[int, dict]:

@@ -31,7 +31,8 @@ def _run_checked(runner: Runner, rows: Sequence[ScheduledRow]) -> tuple[RowResul
     results = runner.run(StepBatch(tuple(rows)))
     if len(results) != len(rows):
         raise ValueError(f"the runner returned {len(results)} results for {len(rows)} rows")
-    if any([_is_unasked(result, row) for result, row in zip(results, rows, strict=True)]):  # noqa: C419 - faster
+    has_token = [type(result) is RowOutput and result.token_id is not None for result in results]
+    if has_token != [row.sampling is not None for row in rows] and any(map(_is_unasked, results, rows)):
         raise ValueError("the runner sampled in the middle of a prompt, or did not sample where it should")
     return results
 

@@ -14,6 +14,7 @@ def decode_rows(requests: Iterable[Request], pool: BlockPool) -> list[ScheduledR
     """A token of each. There are hundreds a step, hence the short way to each."""
     rows = []
     block_size, grow = pool.block_size, pool.grow
+    new = tuple.__new__  # a named tuple's own __new__ takes twice as long
     for request in requests:
         token_ids = request.token_ids
         start = len(token_ids) - 1
@@ -21,15 +22,18 @@ def decode_rows(requests: Iterable[Request], pool: BlockPool) -> list[ScheduledR
             grow(request, start + 1)
         has_extras = request.history is not None or request.constraint is not None
         rows.append(
-            ScheduledRow(
-                request.request_id,
-                (token_ids[-1],),
-                start,
-                request.block_tables,
-                request.sampling,
-                start + 1 - request.num_prompt_tokens,
-                row_extras(request, start, start + 1) if has_extras else None,
-                request.num_preemptions,
+            new(
+                ScheduledRow,
+                (
+                    request.request_id,
+                    (token_ids[-1],),
+                    start,
+                    request.block_tables,
+                    request.sampling,
+                    start + 1 - request.num_prompt_tokens,
+                    row_extras(request, start, start + 1) if has_extras else None,
+                    request.num_preemptions,
+                ),
             )
         )
     return rows

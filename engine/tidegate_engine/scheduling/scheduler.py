@@ -31,6 +31,7 @@ class Step(NamedTuple):
 
     rows: tuple[ScheduledRow, ...]
     requests: tuple[Request, ...]
+    num_decoding: int  # the first so many
     num_tokens: int
     num_context_tokens: int
 
@@ -110,6 +111,7 @@ class Scheduler:
         return Step(
             tuple(rows),
             requests,
+            num_decoding=len(self._running.decoding),
             num_tokens=len(self._running.decoding) + sum(num_tokens for _, num_tokens in chunks),
             num_context_tokens=sum([row.start for row in rows]),
         )
@@ -130,6 +132,19 @@ class Scheduler:
                 self._running.begin_decoding(request)
                 self.pool.leave_behind(request, request.num_tokens - 1)
                 self._forget_refusals(request)
+
+    def decoded(self, request: Request, sampled: int) -> None:
+        """As computed(), of a request that was decoding already: one token for one. Called hundreds of times a step."""
+        num_computed_tokens = request.num_computed_tokens + 1
+        request.num_computed_tokens = num_computed_tokens
+        if request.num_lost_tokens:
+            self._count_recomputed(request, 1)
+        if num_computed_tokens % self.pool.block_size == 0:
+            self.pool.keep(request)
+        request.token_ids.append(sampled)
+        account = request.account
+        if account is not None:
+            account.virtual_tokens += OUTPUT_WEIGHT
 
     def end(self, request_id: str, reason: FinishReason) -> Request | None:
         """The only way out, for running and for waiting requests; None if it has ended already."""

@@ -3,7 +3,7 @@
 `sizing.plan_fit` calls it for the case at hand, `remedies` for variants of it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tidegate_core.accelerator import Device
@@ -32,10 +32,16 @@ class Case:
     demand: Demand
     storage: Storage
 
+    def on(self, num_devices: int) -> "Case":
+        """The same on so many devices."""
+        return replace(self, target=replace(self.target, tensor_parallel=num_devices))
+
     @cached_property
     def overhead(self) -> Overhead:
-        """Bytes of one device that hold neither weights nor KV."""
-        return overhead_of(self.shape, self.target)
+        """Bytes of one device that hold neither weights nor KV; what was measured beyond the estimate is runtime."""
+        estimated = overhead_of(self.shape, self.target)
+        learned = (self.target.loaded_percent - 100) * (estimated.runtime + self.weight_bytes) // 100
+        return replace(estimated, runtime=max(0, estimated.runtime + learned))
 
     @cached_property
     def weight_bytes(self) -> int:

@@ -9,6 +9,7 @@ from enum import StrEnum
 from tidegate_core.accelerator import Device
 
 BLOCK_SIZE = 16  # tokens a KV block holds
+MOST_DEVICES_SERVED = 1  # of a replica, by this version's engine; sizing can count with more
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Target:
     utilisation: float = 0.9  # share of the memory that is ours
     tensor_parallel: int = 1
     bandwidth: int | None = None  # bytes a second; unknown: no token rate is predicted
+    loaded_percent: int = 100  # runtime and weights as engines like this one measured them, of what is estimated
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Constraint(StrEnum):
     SLOTS = "slots"  # the slots asked for; more memory changes nothing
     MODEL_CONTEXT = "modelContext"  # the smallest context asked for is above the model's limit
     TENSOR_PARALLEL = "tensorParallel"  # attention heads cannot be divided between the devices
+    DEVICES = "devices"  # it takes more devices than the engine serves a replica with
 
 
 class RemedyKind(StrEnum):
@@ -61,7 +64,7 @@ class RemedyKind(StrEnum):
     MORE_MEMORY = "moreMemory"
 
 
-_NOT_OFFERED = frozenset({RemedyKind.WEIGHTS_4BIT, RemedyKind.MORE_GPUS})
+_NOT_OFFERED = {RemedyKind.WEIGHTS_4BIT} | ({RemedyKind.MORE_GPUS} if MOST_DEVICES_SERVED == 1 else set())
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,16 @@ class Remedy:
     def description(self) -> str:
         """The summary where it stands alone: a reader must not look for a field that is not there."""
         return self.summary if self.is_offered else f"{self.summary} (not offered by this version)"
+
+
+@dataclass(frozen=True)
+class Option:
+    """The same replica on a smaller or larger device; no slots where it would not fit."""
+
+    name: str
+    memory_bytes: int
+    context: int
+    slots: int
 
 
 @dataclass(frozen=True)
@@ -138,6 +151,9 @@ class Fit:
     # what to make of it, added by plan_fit
     statement: str = ""  # the answer in a sentence with its numbers
     remedies: tuple[Remedy, ...] = ()
+    smaller: Option | None = None  # on the next smaller device there is
+    larger: Option | None = None
+    devices_needed: int | None = None  # on one node, where the engine serves fewer a replica than it takes
 
     @property
     def overhead_bytes(self) -> int:

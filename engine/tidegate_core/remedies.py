@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidegate_core.accelerator import CATALOGUE, Device
+from tidegate_core.devices import DEVICE_COUNTS
 from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, Constraint, Fit, Remedy, RemedyKind
 from tidegate_core.quantity import format_bytes, format_quantity
@@ -18,7 +19,6 @@ from tidegate_core.storage import KV_8BIT, Quantization
 
 _MEMORY_STEP = 2**28  # memory is recommended in steps of 256 MiB
 _MOST_MEMORY = 2**44  # no device has more: beyond that the demand is wrong, not the device
-_MOST_GPUS = 8
 
 _Attempt = tuple[RemedyKind, str, Case]
 
@@ -88,9 +88,9 @@ def _is_enough(case: Case, fit: Fit) -> bool:
 
 def _more_gpus(fit: Fit, case: Case) -> Iterator[_Attempt]:
     """The fewest that are enough; a number that does not divide the attention heads never is."""
-    for num_gpus in range(case.target.tensor_parallel + 1, _MOST_GPUS + 1):
+    for num_gpus in DEVICE_COUNTS:
         more = replace(case, target=replace(case.target, tensor_parallel=num_gpus))
-        if _is_enough(more, fit):
+        if num_gpus > case.target.tensor_parallel and _is_enough(more, fit):
             yield RemedyKind.MORE_GPUS, f"{num_gpus} GPUs", more
             return
 

@@ -1,6 +1,6 @@
 """A Fit in one sentence, for conditions, errors and `tidegate plan`."""
 
-from tidegate_core.fit import Constraint, Fit
+from tidegate_core.fit import MOST_DEVICES_SERVED, Constraint, Fit
 from tidegate_core.quantity import format_bytes
 
 
@@ -15,12 +15,21 @@ def statement(fit: Fit) -> str:
     )
 
 
+def devices_served() -> str:
+    """What the engine can do, where a replica would take more."""
+    served = "1 device" if MOST_DEVICES_SERVED == 1 else f"{MOST_DEVICES_SERVED} devices"
+    return f"this engine version serves {served} a replica"
+
+
 def _why_not(fit: Fit) -> str:
     match fit.binding_constraint:
         case Constraint.MODEL_CONTEXT:
             return f"context.min {fit.context_smallest:,} is above the longest context, {fit.context_wanted:,}"
         case Constraint.TENSOR_PARALLEL:
             return f"the attention heads cannot be divided between {fit.tensor_parallel} devices"
+        case Constraint.DEVICES:
+            memory = format_bytes(fit.memory_bytes)
+            return f"{fit.tensor_parallel} devices of {memory} are asked for, but {devices_served()}"
         case Constraint.OVERHEAD:
             needed, memory = format_bytes(fit.overhead_bytes), format_bytes(fit.memory_bytes)
             return f"the engine needs {needed} before any weight, the device has {memory}"

@@ -24,6 +24,7 @@ from tidegate_operator.manifests.config_map import chat_template
 from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
 from tidegate_operator.manifests.network_policy import network_policies, unwanted_network_policies
+from tidegate_operator.manifests.pod_disruption_budget import disruption_budgets, unwanted_disruption_budgets
 from tidegate_operator.manifests.service import service
 from tidegate_operator.manifests.service_account import service_account
 from tidegate_operator.notes import Note
@@ -194,6 +195,7 @@ def _deployed(
             *revisions.delete,
             *_unused_config_maps(pool, observed, revisions),
             *unwanted_network_policies(observed, settings.admin_peers),
+            *unwanted_disruption_budgets(pool, observed),
         ),
         apply=_missing(observed, tuple(wanted)),
         notes=_notes(size, down, facts),
@@ -247,7 +249,7 @@ def _scale_down(
 def _children(pool: InferencePool, settings: PlanSettings) -> list[Manifest]:
     """What the Deployment's pods need first."""
     found = chat_template(pool)
-    policies = network_policies(pool, settings.admin_peers)
+    policies = (*network_policies(pool, settings.admin_peers), *disruption_budgets(pool))
     return [service_account(pool), *([found] if found else []), *policies, service(pool)]
 
 

@@ -19,6 +19,7 @@ from tidegate_operator.resources import (
     NODE,
     PERSISTENT_VOLUME_CLAIM,
     POD,
+    POD_DISRUPTION_BUDGET,
     POOL,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -54,6 +55,7 @@ NAMESPACED_RULES = (
     Rule(CONFIG_MAP, (*WATCH, *APPLY, "delete")),
     Rule(JOB, (*WATCH, *APPLY, "delete")),
     Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
+    Rule(POD_DISRUPTION_BUDGET, (*WATCH, *APPLY, "delete")),
     Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
     Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
     Rule(EVENT, ("create", "patch")),

@@ -42,11 +42,12 @@ PERSISTENT_VOLUME_CLAIM = Resource("", "v1", "persistentvolumeclaims", "Persiste
 NODE = Resource("", "v1", "nodes", "Node")
 JOB = Resource("batch", "v1", "jobs", "Job")
 NETWORK_POLICY = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+POD_DISRUPTION_BUDGET = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 EVENT = Resource("events.k8s.io", "v1", "events", "Event")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
 CHILDREN = (  # what a pool owns directly
-    SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, NETWORK_POLICY, SERVICE, DEPLOYMENT, JOB,
+    SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, NETWORK_POLICY, POD_DISRUPTION_BUDGET, SERVICE, DEPLOYMENT, JOB,
 )  # fmt: skip
 _BY_KIND = {each.kind: each for each in (POOL, *CHILDREN, POD, NODE, EVENT, LEASE)}
 

@@ -1,13 +1,26 @@
 """The role: enough for every resource in the table, nothing that reads secrets or grants more rights."""
 
 from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, manifest
-from tidegate_operator.resources import CHILDREN, CONFIG_MAP, CONTROLLER_REVISION, JOB, NETWORK_POLICY, POD, POOL
+from tidegate_operator.resources import (
+    CHILDREN,
+    CONFIG_MAP,
+    CONTROLLER_REVISION,
+    JOB,
+    NETWORK_POLICY,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POOL,
+)
 
 
 def test_every_child_can_be_watched_and_applied_and_only_what_runs_out_can_be_removed() -> None:
     granted = {rule.resource: set(rule.verbs) for rule in NAMESPACED_RULES if not rule.subresource}
     for child in CHILDREN:
-        own = {"delete"} if child in (CONTROLLER_REVISION, CONFIG_MAP, JOB, NETWORK_POLICY) else {"get"}
+        own = (
+            {"delete"}
+            if child in (CONTROLLER_REVISION, CONFIG_MAP, JOB, NETWORK_POLICY, POD_DISRUPTION_BUDGET)
+            else {"get"}
+        )
         assert granted[child] == {"list", "watch", "create", "patch"} | own, child
 
 

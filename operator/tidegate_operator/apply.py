@@ -9,9 +9,15 @@ import logging
 
 from tidegate_operator.errors import BadRequest, EngineUnreachable, Forbidden, Invalid, NotFound
 from tidegate_operator.kube import Kube
-from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, DRAINING_SINCE_ANNOTATION, SERVING_LABEL
+from tidegate_operator.manifests.labels import (
+    DELETION_COST_ANNOTATION,
+    DRAINING_SINCE_ANNOTATION,
+    PROTECTED_ANNOTATION,
+    SERVING_LABEL,
+)
 from tidegate_operator.observed import Pod
 from tidegate_operator.plan import Plan, Refusal
+from tidegate_operator.protection import DO_NOT_DISRUPT, Protection
 from tidegate_operator.resources import DEPLOYMENT, POD, Manifest, resource_of
 from tidegate_operator.scaledown import Mark
 from tidegate_operator.scrape import Engines
@@ -22,6 +28,7 @@ _log = logging.getLogger(__name__)
 async def apply(kube: Kube, engines: Engines, plan: Plan) -> tuple[Refusal, ...]:
     """Raises the KubeError of the first request that may work later."""
     await asyncio.gather(*(_mark(kube, plan.namespace, mark) for mark in plan.marks))
+    await asyncio.gather(*(_protect(kube, plan.namespace, each) for each in plan.protect))
     await asyncio.gather(
         *(_tell(engines, pod, is_draining=True) for pod in plan.drain),
         *(_tell(engines, pod, is_draining=False) for pod in plan.undrain),
@@ -53,17 +60,25 @@ async def _mark(kube: Kube, namespace: str, mark: Mark) -> None:
         DELETION_COST_ANNOTATION: str(mark.deletion_cost) if since else None,
     }
     labels = {SERVING_LABEL: "false" if since else "true"}
-    patch = {"metadata": {"uid": mark.pod.uid, "labels": labels, "annotations": annotations}}
+    await _patch(kube, namespace, mark.pod, {"labels": labels, "annotations": annotations})
+
+
+async def _protect(kube: Kube, namespace: str, protection: Protection) -> None:
+    annotations = {key: DO_NOT_DISRUPT[key] if protection.is_on else None for key in protection.keys}
+    annotations[PROTECTED_ANNOTATION] = "true" if protection.is_on else None
+    await _patch(kube, namespace, protection.pod, {"annotations": annotations})
+
+
+async def _patch(kube: Kube, namespace: str, pod: Pod, metadata: Manifest) -> None:
     try:
-        await kube.patch(POD, namespace, mark.pod.name, patch)
+        await kube.patch(POD, namespace, pod.name, {"metadata": {"uid": pod.uid, **metadata}})
     except (NotFound, Invalid):  # gone, or another pod under its name
-        _log.info("pod %s/%s is gone; it needs no mark", namespace, mark.pod.name)
+        _log.info("pod %s/%s is gone; it needs no mark", namespace, pod.name)
 
 
 async def _tell(engines: Engines, pod: Pod, *, is_draining: bool) -> None:
     """An engine that cannot be told is told again in the next round: the label says what should be."""
-    assert pod.ip is not None
     try:
-        await engines.set_draining(pod.ip, is_draining=is_draining)
+        await engines.set_draining(pod, is_draining=is_draining)
     except EngineUnreachable as error:
         _log.warning("%s", error)

@@ -14,6 +14,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from tidegate_core.telemetry import ADMIN_PORT, DRAIN_PATH, LOAD_PATH, UNDRAIN_PATH, LoadReport
+from tidegate_operator.drain_tokens import DrainTokens
 from tidegate_operator.errors import EngineUnreachable
 from tidegate_operator.observed import Pod
 
@@ -34,24 +35,24 @@ class Engines(Protocol):
     async def loads(self, pods: Iterable[Pod]) -> Answers:
         """Of the pods that run."""
 
-    async def set_draining(self, ip: str, *, is_draining: bool) -> None:
-        """Start or cancel a drain. Raises EngineUnreachable."""
+    async def set_draining(self, pod: Pod, *, is_draining: bool) -> None:
+        """Start or cancel the drain of a pod that has an address. Raises EngineUnreachable."""
 
 
 class AdminPorts:
-    """Engines over aiohttp. Without a token only reads work."""
+    """Engines over aiohttp. Without tokens only reads work."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         *,
-        token: str | None,
+        tokens: DrainTokens | None,
         timeout_seconds: float = 2.0,
         max_requests: int = 32,
         admin_port: int = ADMIN_PORT,
     ) -> None:
         self._session = session
-        self._token = token
+        self._tokens = tokens
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._free = asyncio.Semaphore(max_requests)
         self._admin_port = admin_port
@@ -65,14 +66,21 @@ class AdminPorts:
             failures={name: f"GET {LOAD_PATH}: {report}" for name, report in named if isinstance(report, str)},
         )
 
-    async def set_draining(self, ip: str, *, is_draining: bool) -> None:
-        url = self._url(ip, DRAIN_PATH if is_draining else UNDRAIN_PATH)
-        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+    async def set_draining(self, pod: Pod, *, is_draining: bool) -> None:
+        assert pod.ip is not None
+        url = self._url(pod.ip, DRAIN_PATH if is_draining else UNDRAIN_PATH)
+        token = self._tokens.accepted_by(pod.drain_token_sha256) if self._tokens else None
+        if token is None:
+            raise EngineUnreachable(
+                f"POST {url}: pod {pod.name} accepts no drain token of the operator; keep an old one beside "
+                "the new one until its pods are gone"
+            )
+        headers = {"Authorization": f"Bearer {token}"}
         try:
             request = self._session.post(url, headers=headers, timeout=self._timeout, allow_redirects=False)
             async with self._free, request as response:
                 if response.status >= 300:
-                    raise EngineUnreachable(f"POST {url}: HTTP {response.status}; is the drain token the pods' own?")
+                    raise EngineUnreachable(f"POST {url}: HTTP {response.status}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnreachable(f"POST {url}: {error!r}") from error
 

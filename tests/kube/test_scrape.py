@@ -29,7 +29,7 @@ def pod_of(name: str, engine: FakeEngine) -> Pod:
 
 async def asked(*pods: Pod) -> Answers:
     async with aiohttp.ClientSession() as session:
-        return await AdminPorts(session, token=None, timeout_seconds=TIMEOUT_SECONDS).loads(pods)
+        return await AdminPorts(session, tokens=None, timeout_seconds=TIMEOUT_SECONDS).loads(pods)
 
 
 async def scraped(*pods: Pod) -> tuple[set[str], float]:

@@ -13,13 +13,13 @@ import socket
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from hashlib import sha256
 from uuid import uuid4
 
 import aiohttp
 
 from tidegate_operator.cache import Cache
 from tidegate_operator.cached_kube import CachedKube
+from tidegate_operator.drain_tokens import DrainTokens
 from tidegate_operator.election import Elector, LeaseTiming
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.events import EventRecorder
@@ -44,41 +44,30 @@ _log = logging.getLogger("tidegate_operator")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit status: 0 after SIGTERM, 1 when watches broke or the lease is lost (start it again), 2 for wrong settings."""
+    """Exit status: 0 after SIGTERM, 1 when watches broke or the lease is lost (start it again), 2 for bad settings."""
     parser = argparse.ArgumentParser(prog="tidegate operator", description="Serve InferencePools of a cluster.")
     parser.add_argument("--kubeconfig", help="absent: the pod's ServiceAccount")
     arguments = parser.parse_args(argv)
     try:
         settings = read_settings(os.environ)
-        token = read_drain_token(settings)
+        tokens = DrainTokens(settings.drain_token_file)
     except BadSettings as error:
         print(f"tidegate operator: {error}", file=sys.stderr)  # noqa: T201 - logging is a setting, too
         return 2
     logging.basicConfig(level=settings.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kopf").setLevel(logging.WARNING)  # it reports every event it passes on
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # that signals are ours is on purpose
-    return asyncio.run(run(settings, arguments.kubeconfig, token))
+    return asyncio.run(run(settings, arguments.kubeconfig, tokens))
 
 
-def read_drain_token(settings: OperatorSettings) -> str:
-    """Raises BadSettings naming the file."""
-    try:
-        token = settings.drain_token_file.read_text().strip()
-    except OSError as error:
-        raise BadSettings(f"TIDEGATE_DRAIN_TOKEN_FILE: {error}; put a random token there") from error
-    if not token:
-        raise BadSettings(f"TIDEGATE_DRAIN_TOKEN_FILE: {settings.drain_token_file} is empty; put a random token there")
-    return token
-
-
-def plan_settings(settings: OperatorSettings, token: str) -> PlanSettings:
+def plan_settings(settings: OperatorSettings, drain_token_sha256: str) -> PlanSettings:
     """What plan.py needs of the settings."""
     engine = settings.engine
     return PlanSettings(
         engine=EngineDefaults(
             runtime=Runtime(engine.image, engine.pod_template_patch, engine.image_pull_policy),
             runner=engine.runner,
-            drain_token_sha256=(sha256(token.encode()).hexdigest(),),
+            drain_token_sha256=(drain_token_sha256,),
             sim_preemptions_per_minute=engine.sim_preemptions_per_minute,
         ),
         timing=ScaleTiming(settings.scrape.interval_seconds, settings.scrape.idle_interval_seconds),
@@ -86,7 +75,7 @@ def plan_settings(settings: OperatorSettings, token: str) -> PlanSettings:
     )
 
 
-async def run(settings: OperatorSettings, kubeconfig: str | None, token: str) -> int:
+async def run(settings: OperatorSettings, kubeconfig: str | None, tokens: DrainTokens) -> int:
     """Until a signal comes, the watches end, or another operator leads."""
     loop, stop, failed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for signum in (signal.SIGTERM, signal.SIGINT):
@@ -102,10 +91,10 @@ async def run(settings: OperatorSettings, kubeconfig: str | None, token: str) ->
     kube = ApiServer.connect(kubeconfig, on_request=metrics.on_request)
     elector = elector_of(settings, kubeconfig, metrics)
     async with aiohttp.ClientSession() as session:
-        engines = AdminPorts(session, token=token, timeout_seconds=settings.scrape.timeout_seconds)
+        engines = AdminPorts(session, tokens=tokens, timeout_seconds=settings.scrape.timeout_seconds)
         cache = Cache()
         cached = CachedKube(kube, cache, may_write=lambda: elector is None or elector.is_leading)
-        queue = build_queue(settings, cached, engines, token, metrics)
+        queue = build_queue(settings, cached, engines, tokens, metrics)
         lookout = build_lookout(settings, kube, cache, queue, elector)
         watcher = Watcher(kube.connection, tell, settings.namespaces, on_end=end)
         measure(metrics, queue, lookout, elector)
@@ -181,7 +170,7 @@ def measure(metrics: Metrics, queue: WorkQueue, lookout: Lookout, elector: Elect
 
 
 def build_queue(
-    settings: OperatorSettings, kube: CachedKube, engines: AdminPorts, token: str, metrics: Metrics
+    settings: OperatorSettings, kube: CachedKube, engines: AdminPorts, tokens: DrainTokens, metrics: Metrics
 ) -> WorkQueue:
     """The reconciler with all it needs, behind the queue."""
     reconciler = Reconciler(
@@ -189,7 +178,7 @@ def build_queue(
         engines=engines,
         nodes=NodeCache(kube, is_allowed=settings.is_cluster_wide),
         recorder=EventRecorder(kube, socket.gethostname()),
-        settings=plan_settings(settings, token),
+        settings=lambda: plan_settings(settings, tokens.current_sha256()),
         clock=lambda: datetime.now(UTC),
         pools=metrics.pools,
     )

@@ -10,9 +10,11 @@ OperatorError
 │   ├── Conflict         409: another writer was faster, or the object exists already
 │   ├── Gone             410: a list token expired
 │   ├── Invalid          422: the server's schema or a policy refuses the object; retrying alone will not help
-│   ├── TooManyRequests  429
+│   ├── TooManyRequests  429: the key comes back when the server says
 │   └── ServerFault      500 and above
+├── NotLeading       another operator may lead by now: nothing is written, the process ends
 ├── EngineUnreachable an engine did not answer its admin port: its sample is missing
+├── BadPrices        the price list cannot be used: the one before stays in force
 ├── UnreadablePool   a stored pool is not what our CRD allows: another CRD is installed, a person is needed
 └── BadRevision      a stored ControllerRevision cannot be read: it is treated as absent and rendered anew
 """
@@ -25,10 +27,13 @@ class OperatorError(Exception):
 class KubeError(OperatorError):
     """A request to the API server failed; `status` is the HTTP status, None when there was no answer."""
 
-    def __init__(self, message: str, status: int | None = None, reason: str = "") -> None:
+    def __init__(
+        self, message: str, status: int | None = None, reason: str = "", retry_after_seconds: float = 0.0
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Unreachable(KubeError):
@@ -71,8 +76,16 @@ class ServerFault(KubeError):
     """HTTP 500 and above."""
 
 
+class NotLeading(OperatorError):
+    """This operator does not hold the lease."""
+
+
 class EngineUnreachable(OperatorError):
     """An engine's admin port gave no usable answer."""
+
+
+class BadPrices(OperatorError):
+    """The mounted price list is not a mapping of names to decimal numbers."""
 
 
 class UnreadablePool(OperatorError):

@@ -35,7 +35,7 @@ class EventRecorder:
             self._told.popitem(last=False)
         if count and await self._count(pool, name, count + 1, now):
             return
-        await self._kube.create_event(event(pool, note, name, self._instance, now))
+        await self._kube.create(event(pool, note, name, self._instance, now))
 
     async def _count(self, pool: InferencePool, name: str, count: int, now: datetime) -> bool:
         """False when the first Event has expired."""

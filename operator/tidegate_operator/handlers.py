@@ -1,4 +1,4 @@
-"""kopf, and nothing else of ours knows it: it watches, and every event becomes a key in the work queue.
+"""kopf, and nothing else of ours knows it: it watches, and every event goes to the lookout.
 
 No handler decides or writes anything, so kopf puts neither annotations nor finalizers on users' objects. It runs in a
 thread and event loop of its own: in a shared loop its shutdown would wait for, and then cancel, every task it did not
@@ -8,7 +8,7 @@ start.
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,8 +16,7 @@ import kopf
 
 from tidegate_operator.kube import Connection
 from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.resources import CHILDREN, POD, POOL, Resource
-from tidegate_operator.schedule import Key
+from tidegate_operator.resources import CHILDREN, POD, POOL, Manifest, Resource
 
 LOGIN_SECONDS = 600  # then credentials are read again: ServiceAccount tokens rotate
 STOP_SECONDS = 10
@@ -30,20 +29,21 @@ ERROR_BACKOFFS_SECONDS = (
     *(10,) * 360,
 )  # an hour of outage, or of a namespace that is gone; then restart
 
+Tell = Callable[[Resource, str | None, Manifest], None]  # kind of the object, of the event (None: listed), the object
 _log = logging.getLogger(__name__)
 
 
 class Watcher:
-    """kopf in its thread. `enqueue` is called there; `on_end` when it ended without being asked to."""
+    """kopf in its thread. `tell` is called there; `on_end` when it ended without being asked to."""
 
     def __init__(
         self,
         connection: Callable[[], Connection],
-        enqueue: Callable[[Key], None],
+        tell: Tell,
         namespaces: tuple[str, ...],
         on_end: Callable[[], None],
     ) -> None:
-        self._registry = build_registry(connection, enqueue, self._on_cleanup)
+        self._registry = build_registry(connection, tell, self._on_cleanup)
         self._namespaces = namespaces
         self._on_end = on_end
         self._stop = threading.Event()
@@ -89,9 +89,9 @@ class Watcher:
 
 
 def build_registry(
-    connection: Callable[[], Connection], enqueue: Callable[[Key], None], on_cleanup: Callable[[], None]
+    connection: Callable[[], Connection], tell: Tell, on_cleanup: Callable[[], None]
 ) -> kopf.OperatorRegistry:
-    """All handlers: pools by their own name, everything else by the label that names its pool.
+    """All handlers: pools, and everything else that carries the label that names its pool.
 
     `on_cleanup` when kopf begins to end: after one watch failed for good it waits for the others, which try again for
     ever with a session that is closed, so that it never returns.
@@ -114,18 +114,18 @@ def build_registry(
     async def cleanup(**_: Any) -> None:  # kopf's keyword arguments
         on_cleanup()
 
-    async def on_pool(*, namespace: str | None, name: str, **_: Any) -> None:  # kopf's keyword arguments
-        enqueue((namespace or "", name))
-
-    async def on_child(*, namespace: str | None, labels: Mapping[str, str], **_: Any) -> None:  # kopf's arguments
-        if pool := labels[POOL_LABEL]:  # anybody can write an empty one
-            enqueue((namespace or "", pool))
-
-    kopf.on.event(*_selector(POOL), registry=registry)(on_pool)
-    for resource in (*CHILDREN, POD):
-        is_ours = {POOL_LABEL: kopf.PRESENT}
-        kopf.on.event(*_selector(resource), id=f"on_{resource.kind}", labels=is_ours, registry=registry)(on_child)
+    for resource in (POOL, *CHILDREN, POD):
+        kopf.on.event(*_selector(resource), id=f"on_{resource.kind}", registry=registry)(_teller(resource, tell))
     return registry
+
+
+def _teller(resource: Resource, tell: Tell) -> Callable[..., Coroutine[Any, Any, None]]:
+    kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # items of a list come without it
+
+    async def on_event(*, event: Mapping[str, Any], **_: Any) -> None:  # kopf's keyword arguments
+        tell(resource, event["type"], {**kind, **event["object"]})
+
+    return on_event
 
 
 def watch_settings() -> kopf.OperatorSettings:

@@ -8,10 +8,11 @@ the default executor nor block the event loop. Writes are server-side applies un
 
 import asyncio
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -31,12 +32,13 @@ from tidegate_operator.errors import (
     Unauthorized,
     Unreachable,
 )
-from tidegate_operator.resources import EVENT, Manifest, Resource, resource_of
+from tidegate_operator.resources import Manifest, Resource, resource_of
 
 CHILD_MANAGER = "tidegate"
 STATUS_MANAGER = "tidegate-status"
 USER_AGENT = "tidegate-operator"
 PAGE_SIZE = 500
+LONGEST_RETRY_AFTER_SECONDS = 300.0
 MAX_MESSAGE_CHARACTERS = 512  # bodies of errors reach logs and conditions: clip them
 
 _BY_STATUS: Mapping[int, type[KubeError]] = {
@@ -56,6 +58,20 @@ class Connection:
     key_file: str | None
 
 
+OnRequest = Callable[[str, str, float], None]  # verb, code ("" without an answer), seconds; in a worker thread
+
+
+def ignore_request(_verb: str, _code: str, _seconds: float) -> None:
+    """For whoever counts nothing."""
+
+
+class Page(NamedTuple):
+    """A part of a list; all parts are the state as of one resourceVersion."""
+
+    items: tuple[Manifest, ...]
+    version: int
+
+
 class Kube(Protocol):
     """What the operator asks of an API server. Every method raises a KubeError when it is refused."""
 
@@ -67,6 +83,11 @@ class Kube(Protocol):
     ) -> tuple[Manifest, ...]:
         """All objects that label and field selectors select; without a namespace those of all namespaces."""
 
+    def pages(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
+        """The same, a part at a time: a long list never lies in memory at once."""
+
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
         """Server-side apply as `tidegate`, forced: fields in the manifest are ours, fields left out are not touched.
 
@@ -76,14 +97,17 @@ class Kube(Protocol):
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         """Merge patch, for objects that others own (pods). With another `metadata.uid` in it: Invalid."""
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
-        """Delete this very object and, in the background, what it owns. Already gone or replaced is fine."""
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Manifest | None:
+        """Delete this very object and, in the background, what it owns. Already gone or replaced is fine.
+
+        The object when finalizers still hold it, None when it is gone.
+        """
 
     async def patch_status(self, pool: Manifest) -> Manifest:
         """Server-side apply of a pool's status subresource as `tidegate-status`."""
 
-    async def create_event(self, event: Manifest) -> Manifest:
-        """Create an events.k8s.io Event."""
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create what must not be there yet: Conflict where it is."""
 
 
 class ApiServer:
@@ -96,14 +120,23 @@ class ApiServer:
         num_threads: int = 8,
         connect_timeout_seconds: float = 5,
         timeout_seconds: float = 20,
+        on_request: OnRequest = ignore_request,
     ) -> None:
         self._client = client
         self._client.user_agent = USER_AGENT
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="kube")
         self._timeout = (connect_timeout_seconds, timeout_seconds)
+        self._on_request = on_request
 
     @classmethod
-    def connect(cls, kubeconfig: str | None = None, *, num_threads: int = 8) -> Self:
+    def connect(
+        cls,
+        kubeconfig: str | None = None,
+        *,
+        num_threads: int = 8,
+        timeout_seconds: float = 20,
+        on_request: OnRequest = ignore_request,
+    ) -> Self:
         """From a kubeconfig file, or from the pod's ServiceAccount when there is none."""
         configuration = Configuration()
         if kubeconfig:
@@ -112,7 +145,8 @@ class ApiServer:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         configuration.connection_pool_maxsize = num_threads
         configuration.retries = urllib3.Retry(connect=2, read=0, redirect=0, status=0, backoff_factor=0.1)
-        return cls(ApiClient(configuration), num_threads=num_threads)
+        client = ApiClient(configuration)
+        return cls(client, num_threads=num_threads, timeout_seconds=timeout_seconds, on_request=on_request)
 
     def connection(self) -> "Connection":
         """As it is right now: the token of a ServiceAccount changes every hour."""
@@ -139,16 +173,21 @@ class ApiServer:
     async def list(
         self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
     ) -> tuple[Manifest, ...]:
-        found: list[Manifest] = []
+        pages = [page.items async for page in self.pages(resource, namespace, labels=labels, fields=fields)]
+        return tuple(item for items in pages for item in items)
+
+    async def pages(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
         selectors = {"labelSelector": labels, "fieldSelector": fields}
         query = {"limit": str(PAGE_SIZE)} | {name: text for name, text in selectors.items() if text}
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # items of a list come without it
         while True:
             page = await self._call("GET", resource.path(namespace), query)
-            kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # items of a list come without it
-            found += [{**kind, **item} for item in page["items"]]
+            yield Page(tuple({**kind, **item} for item in page["items"]), int(page["metadata"]["resourceVersion"]))
             token = page["metadata"].get("continue")
             if not token:
-                return tuple(found)
+                return
             query["continue"] = token
 
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
@@ -160,20 +199,21 @@ class ApiServer:
         query = {"fieldManager": CHILD_MANAGER}
         return await self._call("PATCH", resource.path(namespace, name), query, patch, "application/merge-patch+json")
 
-    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Manifest | None:
         options = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
         try:
-            await self._call("DELETE", resource.path(namespace, name), body=options)
+            answer = await self._call("DELETE", resource.path(namespace, name), body=options)
         except (NotFound, Conflict):  # gone, or another object under the same name
-            return
+            return None
+        return None if answer["kind"] == "Status" else answer
 
     async def patch_status(self, pool: Manifest) -> Manifest:
         path = _path_of(pool, "status")
         return await self._call("PATCH", path, _apply_as(STATUS_MANAGER), pool, "application/apply-patch+yaml")
 
-    async def create_event(self, event: Manifest) -> Manifest:
-        path = EVENT.path(event["metadata"]["namespace"])
-        return await self._call("POST", path, {"fieldManager": CHILD_MANAGER}, event)
+    async def create(self, manifest: Manifest) -> Manifest:
+        path = resource_of(manifest).path(manifest["metadata"]["namespace"])
+        return await self._call("POST", path, {"fieldManager": CHILD_MANAGER}, manifest)
 
     async def _call(
         self,
@@ -194,13 +234,16 @@ class ApiServer:
         request = self._client.param_serialize(
             method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
         )
+        started, code = time.monotonic(), ""
         try:
             response = self._client.call_api(*request[:4], _request_timeout=self._timeout)
-            data = response.read()  # type: ignore[no-untyped-call]
+            data, code = response.read(), str(response.status)  # type: ignore[no-untyped-call]
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unreachable(f"{method} {path}: the API server gave no answer: {error}") from error
+        finally:
+            self._on_request(method, code, time.monotonic() - started)
         if not 200 <= response.status < 300:
-            raise error_of(method, path, response.status, data)
+            raise error_of(method, path, response.status, data, response.headers.get("Retry-After"))
         try:
             answer: dict[str, Any] = json.loads(data)  # JSON from the server
         except ValueError as error:
@@ -208,7 +251,7 @@ class ApiServer:
         return answer
 
 
-def error_of(method: str, path: str, status: int, body: bytes) -> KubeError:
+def error_of(method: str, path: str, status: int, body: bytes, retry_after: str | None = None) -> KubeError:
     """The error class of an HTTP status, with the server's own sentence where it sent a Status object."""
     kind = _BY_STATUS.get(status, ServerFault if status >= 500 else KubeError)
     try:
@@ -216,7 +259,13 @@ def error_of(method: str, path: str, status: int, body: bytes) -> KubeError:
         message, reason = str(answer.get("message", "")), str(answer.get("reason", ""))
     except (ValueError, AttributeError):  # a proxy's page: not repeated, it may hold anything
         message, reason = "the answer is not a Kubernetes Status", ""
-    return kind(f"{method} {path}: HTTP {status}: {message[:MAX_MESSAGE_CHARACTERS]}", status, reason)
+    said = f"{method} {path}: HTTP {status}: {message[:MAX_MESSAGE_CHARACTERS]}"
+    return kind(said, status, reason, _seconds(retry_after))
+
+
+def _seconds(retry_after: str | None) -> float:
+    """The API server sends whole seconds; a date, as a proxy may send, is no wish that we know."""
+    return min(float(retry_after), LONGEST_RETRY_AFTER_SECONDS) if retry_after and retry_after.isdecimal() else 0.0
 
 
 def _path_of(manifest: Manifest, subresource: str | None = None) -> str:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from tidegate_core.samples import History
 from tidegate_operator.api.spec import InferencePoolSpec
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.cache import owns_replicas
 from tidegate_operator.errors import Forbidden, UnreadablePool
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
@@ -65,14 +66,10 @@ def is_scaled_by_others(pool: Manifest) -> bool:
     The API server takes the field from its owner then, and for custom resources names no new one; so a number that is
     neither the default nor anybody's came that way.
     """
-    entries = [each for each in pool["metadata"].get("managedFields", ()) if _owns_replicas(each)]
+    entries = [each for each in pool["metadata"].get("managedFields", ()) if owns_replicas(each)]
     if any(entry.get("subresource") == "scale" for entry in entries):
         return True
     return not entries and pool["spec"].get("replicas", DEFAULT_REPLICAS) != DEFAULT_REPLICAS
-
-
-def _owns_replicas(entry: Manifest) -> bool:
-    return "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {})
 
 
 async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, history: History | None) -> Observed:
@@ -81,12 +78,13 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     namespace, name = pool.metadata.namespace, pool.metadata.name
     labels = f"{POOL_LABEL}={name}"
     *lists, all_pods = await asyncio.gather(*(kube.list(each, namespace, labels=labels) for each in (*CHILDREN, POD)))
-    found = [item for items in lists for item in items]
-    present = {(item["kind"], item["metadata"]["name"]) for item in found}
+    labelled = [item for items in lists for item in items]
+    present = {(item["kind"], item["metadata"]["name"]) for item in labelled}
     absent = [each for each in NAMED_LIKE_THE_POOL if (each.kind, name) not in present]
     unlabelled = await asyncio.gather(*(kube.get(each, namespace, name) for each in absent))
+    found = (*labelled, *filter(None, unlabelled))
     children = tuple(item for item in found if _controller(item).get("uid") == pool.metadata.uid)
-    others = [item for item in (*found, *filter(None, unlabelled)) if item not in children]
+    others = [item for item in found if item not in children]
     pods = tuple(
         read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE) if _controller(pod).get("kind") == REPLICA_SET
     )

@@ -1,7 +1,7 @@
-"""The operator's own HTTP port: liveness, readiness and metrics of its reconciling.
+"""The operator's own HTTP port: liveness, readiness and metrics.
 
 /livez   the event loop that reconciles answers at all, and the watches' thread runs
-/readyz  everything has been listed and is watched
+/readyz  everything has been listed and is watched, whether this operator leads or stands by
 /metrics Prometheus text, with this process's memory and CPU
 """
 
@@ -9,26 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class Metrics:
-    """What a run of the queue leaves behind."""
-
-    def __init__(self, depth: Callable[[], int]) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        self._total = Counter("tidegate_operator_reconcile", "Reconciles by result", ["result"], registry=self.registry)
-        self._seconds = Histogram("tidegate_operator_reconcile_seconds", "Time of a reconcile", registry=self.registry)
-        gauge = Gauge("tidegate_operator_workqueue_depth", "Pools that run or wait", registry=self.registry)
-        gauge.set_function(depth)
-
-    def on_run(self, seconds: float, is_success: bool) -> None:
-        self._total.labels("success" if is_success else "error").inc()
-        self._seconds.observe(seconds)
 
 
 @dataclass(frozen=True)
@@ -39,7 +23,7 @@ class Health:
     is_ready: Callable[[], bool]
 
 
-async def serve_probes(port: int, health: Health, metrics: Metrics) -> web.AppRunner:
+async def serve_probes(port: int, health: Health, metrics: CollectorRegistry) -> web.AppRunner:
     """Returns once the port listens; `cleanup()` of the runner closes it."""
     app = web.Application()
     app.add_routes([
@@ -61,8 +45,8 @@ def _answer(predicate: Callable[[], bool]) -> Handler:
     return handler
 
 
-def _metrics(metrics: Metrics) -> Handler:
+def _metrics(registry: CollectorRegistry) -> Handler:
     async def handler(_: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": TEXT})
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": TEXT})
 
     return handler

@@ -17,6 +17,7 @@ from tidegate_operator.apply import apply, rehearse
 from tidegate_operator.errors import KubeError, NotFound
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.kube import Kube
+from tidegate_operator.metrics import Pools
 from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
 from tidegate_operator.observe import observe, observe_pool
@@ -36,23 +37,26 @@ class Reconciler:
     engines: Engines
     nodes: NodeCache
     recorder: EventRecorder
-    settings: PlanSettings
+    settings: Callable[[], PlanSettings]  # anew each time: drain tokens rotate
     clock: Callable[[], datetime]
+    pools: Pools
     _histories: dict[Key, tuple[str, History]] = field(default_factory=dict, init=False)  # with the pool's uid
 
     async def __call__(self, key: Key) -> float | None:
         seen = await observe_pool(self.kube, key)
         if seen is None or seen.pool.is_deleting:
             self._histories.pop(key, None)  # owner references do the rest, with or without us
+            self.pools.forget(key)
             return None
         pool = seen.pool
         uid, history = self._histories.get(key, ("", None))
         known = history if uid == pool.metadata.uid else None  # not that of a deleted pool of this name
         observed = await observe(self.kube, self.engines, self.nodes, seen, known)
         now = self.clock()
-        steps = plan(pool, observed, self.settings, now)
+        settings = self.settings()
+        steps = plan(pool, observed, settings, now)
         if refused := await rehearse(self.kube, steps):
-            steps = plan(pool, observed, self.settings, now, may_roll=False)
+            steps = plan(pool, observed, settings, now, may_roll=False)
         if not steps.is_satisfied:
             _log.info("%s/%s: %s", *key, str(steps).replace("\n", ", "))
         refusals = refused + await apply(self.kube, self.engines, steps)
@@ -64,6 +68,7 @@ class Reconciler:
                 return None
         if steps.size and steps.size.history:
             self._histories[key] = pool.metadata.uid, steps.size.history
+        self.pools.set(key, new)
         _log_reporting(key, pool.status, new)
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
         return steps.requeue_after_seconds

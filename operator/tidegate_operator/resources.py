@@ -46,12 +46,19 @@ POD_DISRUPTION_BUDGET = Resource("policy", "v1", "poddisruptionbudgets", "PodDis
 EVENT = Resource("events.k8s.io", "v1", "events", "Event")
 LEASE = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 
+# Neighbours: looked at everywhere, there or not.
+AUTOSCALER = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+SCALED_OBJECT = Resource("keda.sh", "v1alpha1", "scaledobjects", "ScaledObject")
+GIE_POOL = Resource("inference.networking.k8s.io", "v1", "inferencepools", "InferencePool")  # our kind's namesake
+POD_MONITOR = Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor")
+OPTIONAL = (GIE_POOL, POD_MONITOR)  # children where their API is installed and somebody asked for them
+
 CHILDREN = (  # what a pool owns directly
     SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, NETWORK_POLICY, POD_DISRUPTION_BUDGET, SERVICE, DEPLOYMENT, JOB,
 )  # fmt: skip
-_BY_KIND = {each.kind: each for each in (POOL, *CHILDREN, POD, NODE, EVENT, LEASE)}
+_KNOWN = {(each.api_version, each.kind): each for each in (POOL, *CHILDREN, *OPTIONAL, POD, NODE, EVENT, LEASE)}
 
 
 def resource_of(manifest: Manifest) -> Resource:
     """The resource a manifest of ours belongs to; a kind outside the table is our own bug."""
-    return _BY_KIND[manifest["kind"]]
+    return _KNOWN[manifest["apiVersion"], manifest["kind"]]

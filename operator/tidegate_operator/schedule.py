@@ -76,13 +76,13 @@ class Schedule:
         elif after_seconds is not None:
             self._wait(key, now + min(after_seconds, self._jittered(self.timing.resync_seconds)))
 
-    def failed(self, key: Key, now: float) -> float:
-        """The run failed; returns the seconds until the next try."""
+    def failed(self, key: Key, now: float, at_least_seconds: float = 0.0) -> float:
+        """The run failed; returns the seconds until the next try, never fewer than whoever refused it asks for."""
         count = self._num_failures[key] = self._num_failures.get(key, 0) + 1
         self._running.discard(key)
         self._added_while_running.discard(key)
         backoff = self.timing.first_backoff_seconds * 2 ** min(count - 1, 30)
-        after_seconds = self._jittered(min(backoff, self.timing.longest_backoff_seconds))
+        after_seconds = max(at_least_seconds, self._jittered(min(backoff, self.timing.longest_backoff_seconds)))
         self._wait(key, now + after_seconds)
         return after_seconds
 

@@ -1,6 +1,7 @@
-"""Watches: which objects become keys in the queue, and that no watch dies silently."""
+"""Watches: which objects the lookout is told of, and that no watch dies silently."""
 
 import asyncio
+from typing import Any
 
 import kopf
 import pytest
@@ -8,18 +9,17 @@ import pytest
 from tidegate_operator.handlers import Watcher, build_registry, watch_settings
 from tidegate_operator.kube import Connection
 from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.resources import CHILDREN, POD, POOL
-from tidegate_operator.schedule import Key
+from tidegate_operator.resources import CHILDREN, POD, POOL, Manifest, Resource
 
 
 def registry() -> kopf.OperatorRegistry:
-    def enqueue(_: Key) -> None:
+    def tell(_resource: Resource, _kind_of_event: str | None, _item: Manifest) -> None:
         raise AssertionError("nothing happens here")
 
     def connection() -> Connection:
         raise AssertionError("nobody logs in here")
 
-    return build_registry(connection, enqueue, print)
+    return build_registry(connection, tell, print)
 
 
 def test_a_watch_is_ended_by_the_server_before_the_client_and_never_lasts_for_ever() -> None:
@@ -54,13 +54,20 @@ def test_watches_that_never_started_are_stopped_at_once() -> None:
     def end() -> None:
         raise AssertionError("it was asked to end")
 
-    Watcher(connection=lambda: pytest.fail("nobody logs in"), enqueue=print, namespaces=("x",), on_end=end).stop()
+    Watcher(connection=lambda: pytest.fail("nobody logs in"), tell=print, namespaces=("x",), on_end=end).stop()
 
 
-def test_a_label_that_names_no_pool_wakes_nobody() -> None:
-    woken: list[Key] = []
-    ours = build_registry(lambda: pytest.fail("nobody logs in"), woken.append, print)
-    (on_child,) = {handler.fn for handler in ours._watching.get_all_handlers() if handler.id == "on_Pod"}
-    for name in ("", "chat"):
-        asyncio.run(on_child(namespace="team", labels={POOL_LABEL: name}))
-    assert woken == [("team", "chat")]
+def test_an_event_is_passed_on_with_its_kind_and_the_whole_object() -> None:
+    told: list[tuple[Resource, str | None, Manifest]] = []
+    ours = build_registry(lambda: pytest.fail("nobody logs in"), lambda *each: told.append(each), print)
+    on_pod: Any
+    (on_pod,) = {handler.fn for handler in ours._watching.get_all_handlers() if handler.id == "on_Pod"}
+    pod = {"metadata": {"namespace": "team", "name": "a", "labels": {POOL_LABEL: "chat"}}}
+    asyncio.run(on_pod(event={"type": None, "object": pod}, namespace="team", labels={}))
+    assert told == [(POD, None, {"apiVersion": "v1", "kind": "Pod", **pod})]
+
+
+def test_only_labelled_children_are_watched_and_every_pool() -> None:
+    selectors = watch_settings().watching.label_selectors
+    watched = {each: selectors.get((each.group, each.version, each.plural)) for each in (POOL, *CHILDREN, POD)}
+    assert watched == {POOL: None} | dict.fromkeys((*CHILDREN, POD), POOL_LABEL)

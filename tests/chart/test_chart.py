@@ -9,11 +9,16 @@ import yaml
 
 from e2e.installation.chart import CHART, ChartRefused, Manifest, lint_chart, render_chart
 from restricted import violations
+from tidegate_core.telemetry import ADMIN_PORT
 from tidegate_operator.api.crd import custom_resource_definition
-from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, manifest
+from tidegate_operator.manifests.labels import ENGINE_ROLE, ROLE_LABEL
+from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RULES, manifest
 from tidegate_operator.settings import OperatorSettings, variable_names
+from values_table import values_table
 
+PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 EVERYTHING = {
+    "replicas": 3,
     "watchNamespaces": ["team-a", "team-b"],
     "imagePullSecrets": [{"name": "pull"}],
     "engine": {
@@ -25,11 +30,16 @@ EVERYTHING = {
     },
     "scrape": {"intervalSeconds": 2.5, "idleIntervalSeconds": 10, "timeoutSeconds": 1},
     "reconcile": {"resyncSeconds": 60, "workers": 2},
+    "election": {"durationSeconds": 6, "renewDeadlineSeconds": 4, "retrySeconds": 1},
+    "networkPolicy": {"monitoring": [PROMETHEUS], "apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}]},
     "logLevel": "DEBUG",
     "port": 9090,
     "nodeSelector": {"a": "b"},
     "tolerations": [{"operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
     "priorityClassName": "high",
     "podLabels": {"team": "ml"},
     "podAnnotations": {"note": "x"},
@@ -66,6 +76,7 @@ def test_the_operators_pod_is_restricted(values: dict[str, Any]) -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert {"name": "tmp", "mountPath": "/tmp"} in container["volumeMounts"]
     assert spec["securityContext"]["runAsUser"] >= 10_000
+    assert one(render_chart(values), "ServiceAccount")["automountServiceAccountToken"] is False
 
 
 @pytest.mark.parametrize("values", [{}, EVERYTHING], ids=["defaults", "everything set"])
@@ -100,8 +111,82 @@ def test_probes_ask_the_port_that_the_operator_listens_on() -> None:
 
 
 def test_an_upgrade_ends_the_old_operator_before_the_new_one_starts() -> None:
-    deployment = one(render_chart(EVERYTHING), "Deployment")["spec"]
+    deployment = one(render_chart(), "Deployment")["spec"]
     assert (deployment["replicas"], deployment["strategy"]) == (1, {"type": "Recreate"})
+
+
+def test_several_operators_elect_one_are_spread_and_never_all_evicted() -> None:
+    manifests = render_chart(EVERYTHING)
+    deployment = one(manifests, "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (3, "RollingUpdate")
+    ours = deployment["selector"]
+    (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert (spread["topologyKey"], spread["labelSelector"]) == ("kubernetes.io/hostname", ours)
+    budget = one(manifests, "PodDisruptionBudget")["spec"]
+    assert (budget["maxUnavailable"], budget["selector"]) == (1, ours)
+
+
+def test_a_single_operator_has_no_budget_that_would_block_its_node() -> None:
+    assert not [each for each in render_chart() if each["kind"] == "PodDisruptionBudget"]
+    off = render_chart({"replicas": 2, "podDisruptionBudget": {"enabled": False}})
+    assert not [each for each in off if each["kind"] == "PodDisruptionBudget"]
+
+
+def test_the_lease_is_in_the_operators_namespace_with_rights_there_alone() -> None:
+    manifests = render_chart({"watchNamespaces": ["tidegate", "team-a"]})
+    given = environment(manifests)
+    assert given["TIDEGATE_ELECTION__NAMESPACE"] == "tidegate"
+    roles = [each for each in manifests if each["kind"] == "Role" and "leases" in str(each["rules"])]
+    assert [(role["metadata"]["namespace"], role["rules"]) for role in roles] == [
+        ("tidegate", manifest(ELECTION_RULES))
+    ]
+    bound = [each["roleRef"]["name"] for each in manifests if each["kind"] == "RoleBinding"]
+    assert roles[0]["metadata"]["name"] in bound
+
+
+def test_only_the_operator_and_named_monitoring_reach_admin_ports() -> None:
+    manifests = render_chart(EVERYTHING)
+    operator, monitoring = json.loads(environment(manifests)["TIDEGATE_ADMIN_PEERS"])
+    assert operator["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "tidegate"}
+    pod_labels = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    assert operator["podSelector"]["matchLabels"].items() <= pod_labels.items()
+    assert monitoring == PROMETHEUS
+    policy = one(manifests, "NetworkPolicy")["spec"]
+    assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9090}], "from": [PROMETHEUS]}]
+    assert policy["podSelector"] == one(manifests, "Deployment")["spec"]["selector"]
+
+
+def test_an_operator_that_is_told_where_the_api_server_is_reaches_nothing_else_but_dns_and_engines() -> None:
+    assert one(render_chart(), "NetworkPolicy")["spec"]["policyTypes"] == ["Ingress"]
+    policy = one(render_chart(EVERYTHING), "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    dns, server, engines = policy["egress"]
+    assert {port["port"] for port in dns["ports"]} == {53}
+    assert server["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+    assert (engines["ports"][0]["port"], engines["to"][0]["podSelector"]["matchLabels"]) == (
+        ADMIN_PORT,
+        {ROLE_LABEL: ENGINE_ROLE},
+    )
+
+
+def test_network_policies_can_be_left_to_others() -> None:
+    manifests = render_chart({"networkPolicy": {"enabled": False}})
+    assert not [each for each in manifests if each["kind"] == "NetworkPolicy"]
+    assert "TIDEGATE_ADMIN_PEERS" not in environment(manifests)
+
+
+def test_an_image_can_be_pinned_by_its_digest() -> None:
+    digest = f"sha256:{'ab' * 32}"
+    manifests = render_chart({"image": {"repository": "mirror/tidegate", "tag": "1.2.3", "digest": digest}})
+    assert pod_spec(manifests)["containers"][0]["image"] == f"mirror/tidegate@{digest}"
+    assert environment(manifests)["TIDEGATE_ENGINE__IMAGE"] == f"mirror/tidegate@{digest}"
+
+
+def test_no_rule_of_the_chart_names_secrets() -> None:
+    for values in ({}, EVERYTHING):
+        roles = [each for each in render_chart(values) if each["kind"] in ("Role", "ClusterRole")]
+        assert roles
+        assert not [role for role in roles for rule in role["rules"] if {"secrets", "*"} & set(rule["resources"])]
 
 
 def test_the_drain_token_is_random_and_mounted_where_the_operator_looks() -> None:
@@ -137,10 +222,13 @@ def test_in_a_cluster_the_role_is_what_the_operator_says_it_needs() -> None:
 def test_in_namespaces_there_are_rights_there_and_nowhere_else() -> None:
     manifests = render_chart({"watchNamespaces": ["team-a", "team-b"]})
     assert not [each["kind"] for each in manifests if each["kind"].startswith("ClusterRole")]
-    roles = [each for each in manifests if each["kind"] == "Role"]
+    of_pools = [each for each in manifests if "election" not in each["metadata"]["name"]]
+    roles = [each for each in of_pools if each["kind"] == "Role"]
     assert [role["metadata"]["namespace"] for role in roles] == ["team-a", "team-b"]
     assert all(role["rules"] == manifest(NAMESPACED_RULES) for role in roles)
-    bindings = [each for each in manifests if each["kind"] == "RoleBinding"]
+    bindings = [
+        each for each in manifests if each["kind"] == "RoleBinding" and "election" not in each["metadata"]["name"]
+    ]
     assert [binding["metadata"]["namespace"] for binding in bindings] == ["team-a", "team-b"]
     assert all(binding["roleRef"]["name"] == roles[0]["metadata"]["name"] for binding in bindings)
 
@@ -184,9 +272,13 @@ def test_wrong_values_are_refused_with_their_name(values: dict[str, Any], compla
         render_chart(values)
 
 
-def test_the_readme_lists_every_value() -> None:
-    readme = (CHART / "README.md").read_text()
+def test_the_readme_shows_every_value_with_its_default() -> None:
+    table = values_table(CHART)
+    assert table in (CHART / "README.md").read_text(), f"put this into the README:\n{table}"
+
+
+def test_every_value_has_a_place_in_the_schema_and_a_sentence() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
-    assert [key for key in values if f"`{key}`" not in readme and f"`{key}." not in readme] == []
     assert values.keys() == schema.keys() - {"global"}
+    assert [name for name, node in schema.items() if not node.get("description", "").endswith(".")] == []

@@ -16,7 +16,8 @@
 {{- end }}
 
 {{- define "tidegate.image" -}}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- $tag := .Values.image.tag | default .Chart.AppVersion }}
+{{- printf "%s%s" .Values.image.repository (.Values.image.digest | empty | ternary (printf ":%s" $tag) (printf "@%s" .Values.image.digest)) }}
 {{- end }}
 
 {{- define "tidegate.selector" -}}
@@ -30,4 +31,11 @@ app.kubernetes.io/component: operator
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* Who may reach admin ports: the operator, and whoever reads metrics. */ -}}
+{{- define "tidegate.adminPeers" -}}
+{{- $home := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) }}
+{{- $operator := dict "namespaceSelector" $home "podSelector" (dict "matchLabels" (include "tidegate.selector" . | fromYaml)) }}
+{{- prepend .Values.networkPolicy.monitoring $operator | toJson }}
 {{- end }}

@@ -7,6 +7,11 @@
 - {name: TIDEGATE_LOG_LEVEL, value: {{ .Values.logLevel }}}
 - {name: TIDEGATE_PORT, value: {{ .Values.port | quote }}}
 - {name: TIDEGATE_DRAIN_TOKEN_FILE, value: /etc/tidegate/drain/token}
+- {name: TIDEGATE_ELECTION__NAMESPACE, value: {{ .Release.Namespace }}}
+- {name: TIDEGATE_ELECTION__NAME, value: {{ include "tidegate.name" . }}}
+{{- if .Values.networkPolicy.enabled }}
+- {name: TIDEGATE_ADMIN_PEERS, value: {{ include "tidegate.adminPeers" . | quote }}}
+{{- end }}
 {{- with .Values.watchNamespaces }}
 - {name: TIDEGATE_NAMESPACES, value: {{ toJson . | quote }}}
 {{- end }}
@@ -16,7 +21,7 @@
 {{- with $engine.podTemplatePatch }}
 - {name: TIDEGATE_ENGINE__POD_TEMPLATE_PATCH, value: {{ toJson . | quote }}}
 {{- end }}
-{{- range $group, $fields := pick .Values "scrape" "reconcile" }}
+{{- range $group, $fields := pick .Values "scrape" "reconcile" "election" }}
 {{- range $field, $value := $fields }}
 - {name: {{ printf "TIDEGATE_%s__%s" $group (snakecase $field) | upper }}, value: {{ quote $value }}}
 {{- end }}

@@ -71,6 +71,11 @@ class LoadReport(_Wire):
     waiting: Count
     kv_blocks_used: Count = Field(description="blocks held by live requests")
     kv_blocks_total: Count
+    kv_blocks_cached: Count = Field(default=0, description="blocks that the prefix cache would find again")
+    prefix_hit_share: float = Field(default=0.0, ge=0, le=1, description="part of all prompt tokens it had")
+    request_p99_seconds: float | None = Field(
+        default=None, ge=0, description="from acceptance to the end, 99 of 100; absent before there were 100"
+    )
     eta_seconds: float = Field(ge=0, description="predicted wait of a p90 request that arrives now")
     draining: bool
     step_fit: StepFit

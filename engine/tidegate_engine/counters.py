@@ -66,6 +66,11 @@ class Counters:
             self.tokens_after_disconnect += num_tokens
 
     @property
+    def prefix_hit_share(self) -> float:
+        """Part of the prompt tokens that were asked for which were there already."""
+        return min(1.0, self.prefix_hit_tokens / max(1, self.prefix_queried_tokens))
+
+    @property
     def rejects(self) -> int:
         """Requests refused for lack of capacity."""
         return sum(self.refusals[refusal] for refusal in LACK_OF_CAPACITY)

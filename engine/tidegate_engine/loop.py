@@ -41,6 +41,7 @@ from tidegate_engine.timing import RequestTimes
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 10.0  # far longer than a step, far shorter than a pod's grace
+MIN_REQUESTS = 100  # before one in a hundred means anything
 DRAINING_RETRY_SECONDS = 1.0  # another replica can be tried at once; the client only has to reach it
 
 
@@ -200,11 +201,18 @@ class EngineLoop:
             waiting=self.num_waiting,
             kv_blocks_used=self._engine.pool.num_used,
             kv_blocks_total=self._engine.pool.num_blocks,
+            kv_blocks_cached=self.num_cached_blocks,
+            prefix_hit_share=self.counters.prefix_hit_share,
+            request_p99_seconds=self._request_p99_seconds(),
             eta_seconds=self._door.wait_seconds(self._settings.prompt_tokens, self._settings.output_tokens),
             draining=self._is_draining,
             step_fit=self._engine.step_times.report(),
             sizing=self._sizing,
         )
+
+    def _request_p99_seconds(self) -> float | None:
+        seen = self.counters.requests.total_seconds
+        return seen.quantile(0.99) if seen.count >= MIN_REQUESTS else None
 
     @property
     def num_reserved_blocks(self) -> int:

@@ -43,6 +43,15 @@ class Tally:
     def count(self) -> int:
         return sum(self._counts)
 
+    def quantile(self, share: float) -> float:
+        """The smallest bound below which so many values lie; the largest there is for those beyond it."""
+        wanted, found = share * self.count, 0
+        for bound, count in zip(self._bounds, self._counts, strict=False):
+            found += count
+            if found >= wanted:
+                return bound
+        return self._bounds[-1]
+
     def cumulative(self) -> list[tuple[str, float]]:
         """(upper bound, values up to it), the last bound +Inf, as Prometheus wants buckets."""
         names = [*(str(float(bound)) for bound in self._bounds), "+Inf"]

@@ -8,18 +8,21 @@ that was good stays applied while a newer wish waits for an answer or does not f
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tidegate_core.telemetry import LoadReport
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import EngineStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.drain_time import drain_seconds
 from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.engine_version import EngineDefaults, engine_status
 from tidegate_operator.extra_args import refusal
 from tidegate_operator.fitting import FitFinding, find_fit
 from tidegate_operator.inspection import ModelFinding, find_model
+from tidegate_operator.integration import NO_MONITORING, Integration, MonitoringDefaults, integrate
 from tidegate_operator.manifests.config_map import chat_template
 from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
@@ -48,6 +51,7 @@ class PlanSettings:
     engine: EngineDefaults
     timing: ScaleTiming
     admin_peers: tuple[Manifest, ...] = ()  # of the engines' NetworkPolicy; empty: none is made
+    monitoring: MonitoringDefaults = NO_MONITORING
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class Plan:
     rollout: Rollout | None = None  # None: nothing is deployed
     engine: EngineStatus | None = None
     is_rolling_out: bool = False
+    integration: Integration | None = None  # None: blocked
 
     @property
     def is_satisfied(self) -> bool:
@@ -118,7 +123,7 @@ def plan(
     args_refused = refusal(pool)
     may_render = may_roll and not args_refused
     before = _before(pool, observed)
-    render = _renderer(pool, fit, engine) if may_render else None
+    render = _renderer(pool, fit, engine, observed.loads.values()) if may_render else None
     revisions = choose_revision(pool, observed, Wish.of(pool, engine), _deployed_templates(before), render)
     if revisions.current is None:
         steps = _nothing_deployed(pool, observed, model, fit)
@@ -126,7 +131,16 @@ def plan(
         rollout = plan_rollout(pool, observed, before, revisions, now)
         revisions = replace(revisions, current=rollout.current, is_of_these_inputs=rollout.is_of_these_inputs)
         steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
-    return replace(steps, args_refused=args_refused)
+    return _with_neighbours(replace(steps, args_refused=args_refused), pool, observed, settings)
+
+
+def _with_neighbours(steps: Plan, pool: InferencePool, observed: Observed, settings: PlanSettings) -> Plan:
+    """Children for other projects come once there is something to monitor or to route to."""
+    found = integrate(pool, observed.around, settings.monitoring)
+    wanted = found.apply if steps.size is not None else ()
+    return replace(
+        steps, apply=(*steps.apply, *wanted), delete=(*steps.delete, *found.delete), integration=found
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -156,12 +170,12 @@ def _blocked(observed: Observed) -> Blocked | None:
 
 
 def _renderer(
-    pool: InferencePool, fit: FitFinding | None, engine: EngineDefaults
+    pool: InferencePool, fit: FitFinding | None, engine: EngineDefaults, loads: Iterable[LoadReport]
 ) -> Callable[[int], TemplateRevision] | None:
     if fit is None or fit.fit is None or not fit.fit.fits:
         return None
     good = fit.fit
-    return lambda number: render_revision(pool, good, engine, number)
+    return lambda number: render_revision(pool, good, engine, number, drain_seconds(pool, loads))
 
 
 def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None) -> Plan:
@@ -241,7 +255,7 @@ def _scale_down(
         pods=observed.pods,
         loads=observed.loads,
         num_rolling=num_rolling,
-        drain_timeout_seconds=pool.spec.drain.timeout_seconds,
+        drain_timeout_seconds=rollout.current.drain_seconds,
         now=now,
     )
 

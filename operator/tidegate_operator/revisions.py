@@ -14,9 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_core.fit import Fit
 from tidegate_core.launch import Device, EngineLaunch, RunnerKind
-from tidegate_operator.api.spec import EngineUpgrade
+from tidegate_operator.api.spec import Drain, EngineUpgrade
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.drain_time import DEFAULT_SECONDS
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadRevision
 from tidegate_operator.extra_args import with_extra_args
@@ -47,6 +48,7 @@ class TemplateRevision(BaseModel):
     template: dict[str, Any]  # a pod template: free-form JSON
     sizing: SizingStatus
     engine: str = ""  # EngineDefaults.version; empty in those that an older operator wrote
+    drain_seconds: int = DEFAULT_SECONDS
     progress_deadline_seconds: int
 
     @property
@@ -81,7 +83,8 @@ class Revisions:
 def inputs_hash(pool: InferencePool) -> str:
     """Hash of what the user said about pods. Defaults are left out, so a field added by an upgrade changes nothing."""
     spec = pool.spec
-    parts = (spec.model, spec.context, spec.traffic, spec.accelerator, spec.queue, spec.drain, spec.pod)
+    drain = spec.drain.model_copy(update={"timeout_seconds": None}) if _is_old_default(spec.drain) else spec.drain
+    parts = (spec.model, spec.context, spec.traffic, spec.accelerator, spec.queue, drain, spec.pod)
     said = [part.model_dump(mode="json", by_alias=True, exclude_defaults=True) for part in parts]
     said.append({"itlMilliseconds": spec.objectives.itl_milliseconds})
     if access := spec.access.model_dump(mode="json", by_alias=True, exclude_defaults=True):
@@ -90,6 +93,11 @@ def inputs_hash(pool: InferencePool) -> str:
     if engine := spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=engine_parts):
         said.append({"engine": engine})
     return _hash(said)
+
+
+def _is_old_default(drain: Drain) -> bool:
+    """The API server wrote it into pools while the field had a default: they said nothing."""
+    return drain.timeout_seconds == DEFAULT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -166,9 +174,11 @@ def _of_template(revisions: list[TemplateRevision], template_hash: str) -> Templ
     return next((each for each in reversed(revisions) if each.template_hash == template_hash), None)
 
 
-def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, number: int) -> TemplateRevision:
-    """A new template from the user's spec, this operator's defaults and a sizing that fits."""
-    launch = with_extra_args(engine_launch(pool, fit, defaults), pool)
+def render_revision(
+    pool: InferencePool, fit: Fit, defaults: EngineDefaults, number: int, drain_seconds: int = DEFAULT_SECONDS
+) -> TemplateRevision:
+    """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain."""
+    launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds), pool)
     template = engine_template(
         pool,
         launch,
@@ -184,11 +194,14 @@ def render_revision(pool: InferencePool, fit: Fit, defaults: EngineDefaults, num
         template=merge(template, {"metadata": {"labels": {TEMPLATE_LABEL: _hash(template)}}}),
         sizing=sizing_status(pool, fit),
         engine=defaults.version,
+        drain_seconds=drain_seconds,
         progress_deadline_seconds=startup_seconds(fit.weight_bytes) + PULL_ALLOWANCE_SECONDS,
     )
 
 
-def engine_launch(pool: InferencePool, fit: Fit, defaults: EngineDefaults) -> EngineLaunch:
+def engine_launch(
+    pool: InferencePool, fit: Fit, defaults: EngineDefaults, drain_seconds: int = DEFAULT_SECONDS
+) -> EngineLaunch:
     """The engine's arguments, as far as the operator sets them.
 
     On CUDA the KV pool is measured after loading; elsewhere nothing can be measured, so the planned size is given.
@@ -214,7 +227,7 @@ def engine_launch(pool: InferencePool, fit: Fit, defaults: EngineDefaults) -> En
         chat_template=CHAT_TEMPLATE_FILE if spec.model.chat_template else None,
         api_keys_file=API_KEYS_FILE if spec.access.api_keys_secret_ref else None,
         trust_fairness_header=spec.access.trust_fairness_header,
-        drain_seconds=spec.drain.timeout_seconds,
+        drain_seconds=drain_seconds,
         drain_token_sha256=defaults.drain_token_sha256,
         sim_preemptions_per_minute=defaults.sim_preemptions_per_minute if defaults.runner is RunnerKind.SIM else 0.0,
     )

@@ -97,12 +97,16 @@ def plan_scale_down(
 
 
 def _victims(pods: list[Pod], loads: Mapping[str, LoadReport]) -> list[Pod]:
-    """Pending first; then the least in flight, no answer counting as busy; the youngest of equals."""
+    """Pending first; then the least in flight, no answer counting as busy; of equals whose prefix cache helps least.
 
-    def in_flight(pod: Pod) -> float:
-        return _in_flight(loads[pod.name]) if pod.name in loads else float("inf")
+    That is its blocks, as far as prompts found theirs among them; and of those the youngest.
+    """
 
-    return sorted(pods, key=lambda pod: (pod.is_ready, in_flight(pod), -pod.created_at.timestamp(), pod.name))
+    def cost(pod: Pod) -> tuple[float, float]:
+        load = loads.get(pod.name)
+        return (_in_flight(load), load.kv_blocks_cached * load.prefix_hit_share) if load else (float("inf"), 0.0)
+
+    return sorted(pods, key=lambda pod: (pod.is_ready, *cost(pod), -pod.created_at.timestamp(), pod.name))
 
 
 def _is_unused(pod: Pod, loads: Mapping[str, LoadReport]) -> bool:

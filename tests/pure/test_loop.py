@@ -298,6 +298,24 @@ def test_every_process_has_its_own_boot_id():
     assert loop_of().load().boot_id != loop_of().load().boot_id
 
 
+def test_the_report_says_how_long_the_slowest_requests_took_once_there_were_a_hundred() -> None:
+    loop = loop_of()
+    for _ in range(99):
+        loop.counters.requests.total_seconds.observe(7.0)
+    assert loop.load().request_p99_seconds is None
+    loop.counters.requests.total_seconds.observe(200.0)
+    assert loop.load().request_p99_seconds == 10.0, "the bound above 7 s"
+    loop.counters.requests.total_seconds.observe(201.0)
+    assert loop.load().request_p99_seconds == 240.0
+
+
+def test_the_report_says_how_much_the_prefix_cache_helps() -> None:
+    loop = loop_of()
+    assert loop.load().prefix_hit_share == 0.0
+    loop.counters.prefix_queried_tokens, loop.counters.prefix_hit_tokens = 400, 100
+    assert (loop.load().prefix_hit_share, loop.load().kv_blocks_cached) == (0.25, 0)
+
+
 def test_a_step_that_never_ends_does_not_keep_the_engine_from_stopping():
     async def scenario() -> tuple[bool, tuple[int, FinishReason]]:
         runner = GatedRunner()

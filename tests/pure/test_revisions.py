@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from pools import NOW, SETTINGS, carried_out, pool, settled
+from pools import NOW, SETTINGS, carried_out, load, pool, settled
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
+from tidegate_operator.drain_time import drain_seconds
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.plan import plan
@@ -107,6 +108,29 @@ def test_a_pool_stored_by_an_older_operator_keeps_its_hash_so_that_an_upgrade_re
     spec: dict[str, Any], inputs: str
 ) -> None:
     assert inputs_hash(pool(**spec)) == inputs, "as before there were keys, 8-bit dtypes and extra arguments"
+
+
+def test_what_requests_took_lengthens_the_drain_with_the_next_change_and_restarts_nothing() -> None:
+    slow = replace(settled(), loads={"a": load(request_p99_seconds=240.0), "b": load()})
+    assert plan(pool(), slow, SETTINGS, NOW).is_satisfied
+    current = plan(pool(context={"max": 2048, "min": 1024}), slow, SETTINGS, NOW).revisions.current
+    assert current is not None
+    launch = EngineLaunch.from_args(current.template["spec"]["containers"][0]["args"][1:])
+    assert (current.drain_seconds, launch.drain_seconds) == (300, 300)
+    assert current.template["spec"]["terminationGracePeriodSeconds"] > 300
+
+
+@pytest.mark.parametrize(
+    ("drain", "p99_seconds", "seconds"),
+    [({}, None, 120), ({}, 20.0, 120), ({}, 7680.0, 3600), ({"timeoutSeconds": 5}, 240.0, 5)],
+    ids=["nothing seen", "short requests", "endless requests", "the user's word"],
+)
+def test_the_time_to_drain(drain: dict[str, int], p99_seconds: float | None, seconds: int) -> None:
+    assert drain_seconds(pool(drain=drain), [load(request_p99_seconds=p99_seconds)]) == seconds
+
+
+def test_a_pool_into_which_the_api_server_once_wrote_the_default_drain_is_unchanged() -> None:
+    assert inputs_hash(pool(drain={"timeoutSeconds": 120})) == inputs_hash(pool())
 
 
 def test_a_revision_written_before_a_newer_field_of_sizing_can_be_read() -> None:

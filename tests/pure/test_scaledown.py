@@ -72,6 +72,24 @@ def test_in_flight_requests_choose_the_victim(loads: Mapping[str, LoadReport], v
     assert marked(down((pod("a"), pod("b")), loads, 1)) == [victim]
 
 
+@pytest.mark.parametrize(
+    ("loads", "victim"),
+    [
+        ({"a": load(kv_blocks_cached=10, prefix_hit_share=0.5), "b": load(kv_blocks_cached=90)}, "b"),
+        (
+            {"a": load(kv_blocks_cached=10, prefix_hit_share=0.5), "b": load(kv_blocks_cached=9, prefix_hit_share=0.9)},
+            "a",
+        ),
+        ({"a": load(running=1), "b": load(kv_blocks_cached=400, prefix_hit_share=0.9)}, "b"),
+    ],
+    ids=["a full cache that helps nobody", "a smaller one that helps more", "requests come before caches"],
+)
+def test_of_idle_replicas_the_one_whose_prefix_cache_helps_least_goes(
+    loads: Mapping[str, LoadReport], victim: str
+) -> None:
+    assert marked(down((pod("a"), pod("b")), loads, 1)) == [victim]
+
+
 def test_a_pending_pod_goes_first_and_at_once() -> None:
     steps = down((pod("a"), pod("b", ready_since=None, is_running=False)), {"a": load()}, 1)
     assert marked(steps) == ["b"]

@@ -32,7 +32,7 @@ class Outlook:
         self._upcoming = deque(request for request in waiting if request.request_id not in running)
         progress = [Progress(request.num_prompt_tokens, request.num_outputs) for request in running.values()]
         self._lengths = engine.lengths.and_running(progress)
-        self._hit_share = engine.counters.prefix_hit_tokens / max(1, engine.counters.prefix_queried_tokens)
+        self._hit_share = engine.counters.prefix_hit_share
         seen = (*running.values(), *self._upcoming)
         mean_tokens = sum(request.sampling.max_tokens for request in seen) // max(1, len(seen))
         rules = Rules(

@@ -9,54 +9,11 @@ from typing import Annotated
 from pydantic import Field
 
 from tidegate_operator.api.base import ApiModel, Quantity
+from tidegate_operator.api.model import ModelCache, ModelSource
 from tidegate_operator.api.pod import PodSettings
 from tidegate_operator.api.references import SecretKey
 
 CPU_RESOURCE = "cpu"
-
-Name = Annotated[str, Field(min_length=1, max_length=253)]
-
-
-class KvCacheDtype(StrEnum):
-    """What keys and values are kept in."""
-
-    INT8 = "Int8"
-    FP8 = "Fp8"
-
-
-class WeightQuantization(StrEnum):
-    """What weights are rounded to when an engine loads them."""
-
-    INT8 = "Int8"
-
-
-class ModelSource(ApiModel):
-    """Where the model is and how clients call it."""
-
-    uri: str = Field(max_length=1024)
-    """The model as pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and the directory or GGUF file in it."""
-    served_names: tuple[Name, ...] = Field(
-        default=(), max_length=8, json_schema_extra={"x-kubernetes-list-type": "set"}
-    )
-    """Names clients may give as `model`. Absent: the pool's name."""
-    chat_template: str | None = Field(default=None, min_length=1, max_length=65536)
-    """Jinja chat template for a model that has none. Absent: the model's own."""
-    kv_cache_dtype: KvCacheDtype | None = None
-    """Int8 holds twice the tokens in the same memory, on every device, at a small loss of quality. Fp8 is as small and
-    needs GPUs of compute capability 8.9 (Ada, Hopper) or newer. Absent: as wide as the model."""
-    quantization: WeightQuantization | None = None
-    """Int8 rounds weights when they are loaded: half the memory of 16 bits and up to one and a half times the speed, at
-    a loss of quality to be measured. Only for cpu pools. Absent: weights stay as they are."""
-
-    @property
-    def claim(self) -> str:
-        """Name of the PersistentVolumeClaim."""
-        return self.uri.removeprefix("pvc://").partition("/")[0]
-
-    @property
-    def path(self) -> str:
-        """Path inside the claim, without a leading slash; empty for its root."""
-        return self.uri.removeprefix("pvc://").partition("/")[2]
 
 
 class ContextLimits(ApiModel):
@@ -164,8 +121,9 @@ class Engine(ApiModel):
 class Drain(ApiModel):
     """How a replica leaves."""
 
-    timeout_seconds: int = Field(default=120, ge=0, le=3600)
-    """How long running requests may go on once a replica was chosen to leave."""
+    timeout_seconds: int | None = Field(default=None, ge=0, le=3600)
+    """How long accepted requests may go on once a replica was chosen to leave. Absent: 120, or longer where one request
+    in a hundred was seen to take longer; what was seen counts from the next change of the pods on."""
 
 
 class RolloutStrategy(StrEnum):
@@ -187,11 +145,31 @@ class Rollout(ApiModel):
     ready goes back to the last good one. Absent: from the size of the weights."""
 
 
+class FailureMode(StrEnum):
+    """What a gateway does while the endpoint picker does not answer."""
+
+    FAIL_OPEN = "FailOpen"
+    FAIL_CLOSE = "FailClose"
+
+
+class EndpointPickerRef(ApiModel):
+    """The Service of an endpoint picker, as in an InferencePool of the Gateway API inference extension."""
+
+    name: str = Field(min_length=1, max_length=63, pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$")
+    """Name of the picker's Service, in the pool's namespace."""
+    port: int = Field(default=9002, ge=1, le=65535)
+    """Its gRPC port."""
+    failure_mode: FailureMode = FailureMode.FAIL_OPEN
+    """FailOpen: without the picker a gateway chooses a replica by itself. FailClose: it refuses."""
+
+
 class InferencePoolSpec(ApiModel):
     """What is wanted. Only `model` is required."""
 
     model: ModelSource
     """The model to serve."""
+    cache: ModelCache | None = None
+    """hf:// only: keep the model on a claim, fetched once. Absent: every replica fetches it when it starts."""
     context: ContextLimits = ContextLimits()
     """Sequence length wanted and accepted."""
     traffic: Traffic = Traffic()
@@ -220,6 +198,9 @@ class InferencePoolSpec(ApiModel):
     """How a replica leaves."""
     pod: PodSettings = PodSettings()
     """Placement and resources of the pods."""
+    endpoint_picker_ref: EndpointPickerRef | None = None
+    """Given: an InferencePool of inference.networking.k8s.io with this pool's name, for gateways that route by an
+    endpoint picker. Absent: none."""
     suspend: bool = False
     """true: no replicas at all, everything else kept."""
 

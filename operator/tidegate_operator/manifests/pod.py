@@ -84,7 +84,7 @@ def engine_template(
     }  # fmt: skip
     spec = {
         "serviceAccountName": pool.metadata.name,
-        "terminationGracePeriodSeconds": grace_seconds(pool.spec.drain.timeout_seconds),
+        "terminationGracePeriodSeconds": grace_seconds(ceil(launch.drain_seconds)),
     }
     template = _pod_template(
         pool,

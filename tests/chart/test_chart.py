@@ -2,6 +2,7 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tidegate_operator.settings import OperatorSettings, variable_names
 from values_table import values_table
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+EXAMPLES = CHART.parents[1] / "examples"
 EVERYTHING = {
     "replicas": 3,
     "watchNamespaces": ["team-a", "team-b"],
@@ -253,6 +255,15 @@ def test_the_crd_can_be_left_out_or_left_to_helm() -> None:
     ]
     crd = one(render_chart({"crds": {"keep": False}}), "CustomResourceDefinition")
     assert "annotations" not in crd["metadata"]
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "helm").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_example_values_render(path: Path) -> None:
+    values = yaml.safe_load(path.read_text())
+    manifests = render_chart(values)
+    assert violations(pod_spec(manifests)) == []
+    roles = {each["metadata"]["namespace"] for each in manifests if each["kind"] == "Role"}
+    assert roles == {"tidegate", *values.get("watchNamespaces", ())}
 
 
 @pytest.mark.parametrize(

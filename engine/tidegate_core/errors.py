@@ -3,6 +3,7 @@
 CoreError
 ├── BadQuantity        a size such as "80Gi" cannot be read: the user corrects the value
 ├── UnknownAccelerator a GPU that the catalogue does not know: the user corrects the name or gives its memory
+├── BadModelUri        a model's URI has another form than its scheme's: the user corrects it
 ├── BadLaunch          an engine argument is wrong: the user corrects the argument
 └── UnsupportedShape   a model's description lacks what sizing needs, or has a form we do not serve
 """
@@ -18,6 +19,10 @@ class BadQuantity(CoreError):
 
 class UnknownAccelerator(CoreError):
     """A GPU name or product label from which no memory size follows."""
+
+
+class BadModelUri(CoreError):
+    """A URI that names no model."""
 
 
 class BadLaunch(CoreError):

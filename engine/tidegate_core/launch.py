@@ -293,6 +293,9 @@ class ExitCode(IntEnum):
     DOES_NOT_FIT = 4
     MODEL_UNSUPPORTED = 5
     ENGINE_STUCK = 6
+    ACCESS_DENIED = 7  # the hub knows the model and does not give it to us: a person accepts terms or changes the token
+    HUB_UNAVAILABLE = 8  # the hub throttles or does not answer: time helps
+    DISK_FULL = 9  # the volume cannot take the model
 
 
 class TerminationMessage(BaseModel):
@@ -302,12 +305,13 @@ class TerminationMessage(BaseModel):
 
     reason: str = Field(max_length=64, description="CamelCase, usable as a condition reason")
     message: str = Field(description="what happened, to which object, what to do")
+    retry_after_seconds: int | None = Field(default=None, description="how long the hub wants to be left alone")
 
     def encode(self) -> str:
         """JSON that fits the kubelet's limit, the message cut when it must be."""
         message = self.message
         while (
-            len((text := self.model_copy(update={"message": message}).model_dump_json()).encode())
+            len((text := self.model_copy(update={"message": message}).model_dump_json(exclude_none=True)).encode())
             > TERMINATION_MESSAGE_BYTES
         ):
             message = message[: len(message) * 3 // 4]

@@ -29,6 +29,7 @@ COMMANDS = {
     "inspect": Command(
         "tidegate_cli.inspect", "read a model's shape from its files (what a pool's inspection Job does)", "engine"
     ),
+    "download": Command("tidegate_cli.download", "fetch a hub's model into a cache (what a pool's Job does)", "engine"),
     "status": Command("tidegate_cli.cluster.status", "what a pool is, whether it is well, its replicas", "operator"),
     "explain": Command("tidegate_cli.cluster.explain", "why a pool has this many replicas", "operator"),
     "top": Command("tidegate_cli.cluster.top", "the load of pools, or of a pool's replicas", "operator"),

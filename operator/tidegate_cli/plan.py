@@ -20,6 +20,8 @@ from tidegate_cli.errors import BadPlan, ModelElsewhere
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import CoreError
 from tidegate_core.fit import Demand
+from tidegate_core.hub import DEFAULT_REVISION, SCHEME
+from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_fit
 from tidegate_core.storage import KvDtype, Quantization, storage_of
 
@@ -46,7 +48,9 @@ _WRITERS: dict[str, Callable[[Answer, str], str]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A model, a device and a demand; flags win over the manifest."""
     parser.add_argument("-f", "--file", metavar="POOL.yaml", help="an InferencePool manifest; - reads standard input")
-    parser.add_argument("--model", type=Path, metavar="DIR", help="model directory, GGUF file or config.json")
+    parser.add_argument(
+        "--model", metavar="MODEL", help="model directory, GGUF file, config.json, or hf://ORG/NAME at HF_ENDPOINT"
+    )
     device = parser.add_mutually_exclusive_group()
     device.add_argument("--gpu", metavar="NAME", help="a GPU by name or product label, such as L4 or H100-80GB")
     device.add_argument("--gpu-memory", metavar="SIZE", help="a GPU by its memory, such as 24Gi")
@@ -74,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         demand = _demand(arguments, pool)
         kv_dtype = _kv_dtype(arguments, pool, device)
         quantization = _quantization(arguments, pool, device)
-        shape = read_shape(_model_path(arguments, pool))
+        shape = _shape(arguments, pool)
     except (BadPlan, CoreError) as error:
         return _refuse(error, PlanExit.BAD_INPUT)
     except (MissingCheckpoint, ModelElsewhere, OSError) as error:
@@ -131,15 +135,28 @@ def _read_pool(file: str) -> "InferencePool":
     return pool
 
 
-def _model_path(arguments: argparse.Namespace, pool: "InferencePool | None") -> Path:
-    if arguments.model is not None:
-        path: Path = arguments.model
-        return path
-    if pool is None:
+def _shape(arguments: argparse.Namespace, pool: "InferencePool | None") -> ModelShape:
+    """The flag's model, else the manifest's where it can be reached from here."""
+    if arguments.model is None and pool is None:
         raise BadPlan("nothing to plan: give --model DIR, -f POOL.yaml, or both")
-    raise ModelElsewhere(
-        f"{pool.spec.model.uri} is inside the cluster; give --model DIR with a copy of its config.json"
-    )
+    model = arguments.model if arguments.model is not None else pool.spec.model.uri if pool else ""
+    if model.startswith(SCHEME):
+        return _shape_at_hub(model, pool.spec.model.revision if pool else None)
+    if arguments.model is None:
+        raise ModelElsewhere(f"{model} is inside the cluster; give --model DIR with a copy of its config.json")
+    return read_shape(Path(model))
+
+
+def _shape_at_hub(uri: str, revision: str | None) -> ModelShape:
+    """Config and heads of weight files are read; the hub's client is imported only where one is asked."""
+    from tidegate_engine.hub.client import Hub
+    from tidegate_engine.hub.errors import HubError
+    from tidegate_engine.hub.skeleton import inspect
+
+    try:
+        return inspect(Hub(), uri, revision or DEFAULT_REVISION).shape
+    except HubError as error:
+        raise ModelElsewhere(f"{error} (from here HF_ENDPOINT and HF_TOKEN say where and who)") from error
 
 
 def _device(arguments: argparse.Namespace, pool: "InferencePool | None") -> PlannedDevice | None:

@@ -13,8 +13,8 @@ from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_fit
 from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
+from tidegate_operator.api.model import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.api.spec import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.status import ModelStatus, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.capacity import candidates

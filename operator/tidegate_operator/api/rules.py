@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.base import GROUP
+from tidegate_operator.api.model import KvCacheDtype
 from tidegate_operator.api.pod import OUR_VARIABLES, TOKEN_VARIABLES, Variable
-from tidegate_operator.api.spec import KvCacheDtype
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
 

@@ -1,0 +1,1 @@
+"""Models of a hub: what a repository holds, its shape from headers alone, and the download into a cache."""

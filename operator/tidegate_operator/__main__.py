@@ -24,6 +24,7 @@ from tidegate_operator.election import Elector, LeaseTiming
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.handlers import Watcher
+from tidegate_operator.integration import MonitoringDefaults
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.lookout import Lookout
 from tidegate_operator.manifests.pod import Runtime
@@ -37,6 +38,7 @@ from tidegate_operator.scale import ScaleTiming
 from tidegate_operator.schedule import Key, Schedule, Timing
 from tidegate_operator.scrape import AdminPorts
 from tidegate_operator.settings import BadSettings, OperatorSettings, read_settings
+from tidegate_operator.surroundings import Surroundings
 from tidegate_operator.workqueue import WorkQueue
 
 STOP_SECONDS = 20.0  # less than the pod's grace
@@ -72,6 +74,7 @@ def plan_settings(settings: OperatorSettings, drain_token_sha256: str) -> PlanSe
         ),
         timing=ScaleTiming(settings.scrape.interval_seconds, settings.scrape.idle_interval_seconds),
         admin_peers=settings.admin_peers,
+        monitoring=MonitoringDefaults(settings.monitoring.pod_monitors, settings.monitoring.labels),
     )
 
 
@@ -181,6 +184,8 @@ def build_queue(
         settings=lambda: plan_settings(settings, tokens.current_sha256()),
         clock=lambda: datetime.now(UTC),
         pools=metrics.pools,
+        details=metrics.details,
+        surroundings=Surroundings(kube, settings.namespaces, settings.prices_file),
     )
     schedule = Schedule(Timing(resync_seconds=settings.reconcile.resync_seconds))
     return WorkQueue(reconciler, schedule, num_workers=settings.reconcile.workers, watcher=metrics)

@@ -12,6 +12,8 @@ from tidegate_operator.observed import Observed, Trouble
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.scale import Size, is_serving
 
+_BAD_WHEN_TRUE = (ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.SCALING_LIMITED)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -21,6 +23,11 @@ class Finding:
     status: ConditionStatus
     reason: Reason
     message: str
+
+    @property
+    def is_good(self) -> bool:
+        """Of most conditions True is good, of a few it is not."""
+        return self.status == ("False" if self.type in _BAD_WHEN_TRUE else "True")
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,7 @@ class Replicas:
 def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> tuple[Finding, ...]:
     """Every condition that is to be shown; Reconciling and Stalled only while they are true."""
     parts = [_model(plan), _fit(plan, replicas), _available(plan, replicas), _progressing(pool, plan, replicas)]
-    parts += [_metrics(plan.size), _scaling(plan.size)]
+    parts += [_metrics(plan.size), _scaling(plan), _integrated(plan)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
     ready = _ready(pool, plan, replicas, stalled, found)
@@ -148,11 +155,23 @@ def _metrics(size: Size | None) -> Finding | None:
     return Finding(ConditionType.METRICS_AVAILABLE, "False", Reason.METRICS_STALE, size.silence)
 
 
-def _scaling(size: Size | None) -> Finding | None:
+def _scaling(plan: Plan) -> Finding | None:
+    size, kind = plan.size, ConditionType.SCALING_LIMITED
     if size is None or size.limit is Reason.SUSPENDED:
         return None
+    if plan.integration and plan.integration.scalers:
+        return Finding(kind, "True", Reason.FOREIGN_SCALER, plan.integration.scalers)
     is_free = size.limit in (Reason.WITHIN_BOUNDS, Reason.SCALING_MANUAL)
-    return Finding(ConditionType.SCALING_LIMITED, "False" if is_free else "True", size.limit, size.limit_message)
+    return Finding(kind, "False" if is_free else "True", size.limit, size.limit_message)
+
+
+def _integrated(plan: Plan) -> Finding | None:
+    found, kind = plan.integration, ConditionType.INTEGRATED
+    if found is None or not (found.is_asked_for or found.trouble):
+        return None
+    if found.trouble:
+        return Finding(kind, "False", *found.trouble)
+    return Finding(kind, "True", Reason.INTEGRATED, "what other projects need of this pool is there")
 
 
 def _stalled(plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> Finding | None:
@@ -207,7 +226,7 @@ def _ready(
             return Finding(kind, "True", Reason.ALL_REPLICAS_READY, serving)
         progress = next(each for each in found if each.type is ConditionType.PROGRESSING)
         return Finding(kind, "False", progress.reason, progress.message)
-    cause = next((each for each in found if each.status != "True"), None)
+    cause = next((each for each in found if not each.is_good), None)
     if cause is None:
         return Finding(kind, "False", Reason.RECONCILING, "the pool's replicas are being prepared")
     return Finding(kind, "False", cause.reason, cause.message)

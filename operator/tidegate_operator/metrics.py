@@ -13,6 +13,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidegate_operator.api.status import InferencePoolStatus
+from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.resources import Resource
 from tidegate_operator.schedule import Key
 from tidegate_operator.workqueue import QueueWatcher
@@ -95,6 +96,7 @@ class Metrics(QueueWatcher):
         self.pools = Pools()
         ProcessCollector(registry=self.registry)
         self.registry.register(self.pools)
+        self.details = PoolMetrics(self.registry)
         self._total = self._counter("reconcile", "Reconciles by result", "result")
         self._errors = self._counter("reconcile_errors", "Reconciles that failed")
         self._seconds = self._histogram("reconcile_time_seconds", "Time of a reconcile")

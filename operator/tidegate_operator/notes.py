@@ -13,6 +13,7 @@ from tidegate_operator.api.status import InferencePoolStatus
 _TOLD = (
     ConditionType.READY, ConditionType.STALLED, ConditionType.MODEL_RESOLVED, ConditionType.FITS,
     ConditionType.PROGRESSING, ConditionType.SCALING_LIMITED, ConditionType.METRICS_AVAILABLE,
+    ConditionType.INTEGRATED,
 )  # fmt: skip
 _QUIET = (Reason.INSPECTING, Reason.RECONCILING, Reason.SCALING_MANUAL, Reason.WITHIN_BOUNDS, Reason.UP_TO_DATE)
 

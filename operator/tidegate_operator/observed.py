@@ -20,6 +20,7 @@ from tidegate_operator.manifests.labels import (
     SERVING_LABEL,
     TEMPLATE_LABEL,
 )
+from tidegate_operator.neighbours import NOBODY, Neighbourhood
 from tidegate_operator.resources import Manifest
 from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
@@ -155,9 +156,12 @@ class Observed:
     leftovers: tuple[str, ...] = ()  # objects of a deleted pool of this name that the garbage collector will take
     is_claim_missing: bool = False
     pods: tuple[Pod, ...] = ()
+    cache_claim: Manifest | None = None  # of the name that the pool's cache has, whoever made it
     inspections: tuple[Inspection, ...] = ()
+    downloads: tuple[Inspection, ...] = ()  # Jobs that fetch the model into the cache
     nodes: tuple[Node, ...] | None = None  # None: the operator may not look at nodes
     history: History | None = None  # earlier rounds of loads; None: this operator has seen none
+    around: Neighbourhood = NOBODY  # what others brought, and optional children
     is_scaled_by_others: bool = False  # spec.replicas came through the scale subresource
     loads: Mapping[str, LoadReport] = field(default_factory=dict)  # by pod name; a pod that did not answer is missing
     failures: Mapping[str, str] = field(default_factory=dict)  # by pod name: what it answered instead of its load

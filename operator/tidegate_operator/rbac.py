@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate_operator.resources import (
+    AUTOSCALER,
     CONFIG_MAP,
     CONTROLLER_REVISION,
     DEPLOYMENT,
     EVENT,
+    GIE_POOL,
     JOB,
     LEASE,
     NETWORK_POLICY,
@@ -20,7 +22,9 @@ from tidegate_operator.resources import (
     PERSISTENT_VOLUME_CLAIM,
     POD,
     POD_DISRUPTION_BUDGET,
+    POD_MONITOR,
     POOL,
+    SCALED_OBJECT,
     SERVICE,
     SERVICE_ACCOUNT,
     Resource,
@@ -44,6 +48,13 @@ class Rule:
         return {"apiGroups": [self.resource.group], "resources": [name], "verbs": list(self.verbs)}
 
 
+NEIGHBOUR_RULES = (  # APIs that need not be there
+    Rule(AUTOSCALER, ("list",)),  # who else sets replicas
+    Rule(SCALED_OBJECT, ("list",)),
+    Rule(GIE_POOL, ("list", *APPLY, "delete")),  # who else routes to our pods; ours, where it was asked for
+    Rule(POD_MONITOR, ("list", *APPLY, "delete")),
+)
+
 NAMESPACED_RULES = (
     Rule(POOL, ("get", *WATCH)),
     Rule(POOL, ("patch",), "status"),
@@ -59,6 +70,7 @@ NAMESPACED_RULES = (
     Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
     Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
     Rule(EVENT, ("create", "patch")),
+    *NEIGHBOUR_RULES,
 )
 
 ELECTION_RULES = (Rule(LEASE, ("get", "create", "patch")),)  # in the operator's own namespace alone

@@ -6,7 +6,7 @@ load reports; everything else is read anew, so it may be killed at any line and 
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from tidegate_core.samples import History
@@ -22,9 +22,11 @@ from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
 from tidegate_operator.observe import observe, observe_pool
 from tidegate_operator.plan import PlanSettings, plan
+from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
 from tidegate_operator.status import status, status_manifest
+from tidegate_operator.surroundings import Surroundings
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,8 @@ class Reconciler:
     settings: Callable[[], PlanSettings]  # anew each time: drain tokens rotate
     clock: Callable[[], datetime]
     pools: Pools
+    details: PoolMetrics
+    surroundings: Surroundings
     _histories: dict[Key, tuple[str, History]] = field(default_factory=dict, init=False)  # with the pool's uid
 
     async def __call__(self, key: Key) -> float | None:
@@ -47,11 +51,13 @@ class Reconciler:
         if seen is None or seen.pool.is_deleting:
             self._histories.pop(key, None)  # owner references do the rest, with or without us
             self.pools.forget(key)
+            self.details.forget(key)
             return None
         pool = seen.pool
         uid, history = self._histories.get(key, ("", None))
         known = history if uid == pool.metadata.uid else None  # not that of a deleted pool of this name
         observed = await observe(self.kube, self.engines, self.nodes, seen, known)
+        observed = replace(observed, around=await self.surroundings.around(pool))
         now = self.clock()
         settings = self.settings()
         steps = plan(pool, observed, settings, now)
@@ -60,6 +66,8 @@ class Reconciler:
         if not steps.is_satisfied:
             _log.info("%s/%s: %s", *key, str(steps).replace("\n", ", "))
         refusals = refused + await apply(self.kube, self.engines, steps)
+        if not refusals:
+            self.surroundings.wrote(steps.apply, steps.delete)
         new = status(pool, observed, steps, refusals, now)
         if new != pool.status:
             try:
@@ -69,6 +77,7 @@ class Reconciler:
         if steps.size and steps.size.history:
             self._histories[key] = pool.metadata.uid, steps.size.history
         self.pools.set(key, new)
+        self.details.set(pool, new)
         _log_reporting(key, pool.status, new)
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
         return steps.requeue_after_seconds

@@ -7,14 +7,14 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import ceil
 
 from tidegate_core.samples import History, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode
-from tidegate_operator.api.status import ScalerStatus
+from tidegate_operator.api.status import ColdStartStatus, ScalerStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.cold_start import measure
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod
 from tidegate_operator.silence import has_metrics, silence
 
@@ -95,7 +95,7 @@ def _automatic(
     newest = history.rounds[-1].time if history.rounds else float("-inf")
     if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
         history = history.add(load_round(observed, now))
-    rules = policy(pool, slots, timing, cold_start_seconds(observed.pods))
+    rules = policy(pool, slots, timing, cold_start_seconds(measure(pool.status.cold_start, observed)))
     decision = decide(history, rules, now.timestamp())
     low, _ = pool.spec.bounds
     latest = history.rounds[-1].samples.values()
@@ -116,18 +116,11 @@ def _automatic(
     )
 
 
-def cold_start_seconds(pods: tuple[Pod, ...]) -> float:
-    """From creation to ready, 90th percentile of the ready pods of the newest template; a guess where there is none.
-
-    A pod that became ready a second time tells too much, hence the bound.
-    """
-    ready = [pod for pod in pods if pod.ready_since and not pod.is_terminating]
-    newest = max(ready, key=lambda pod: pod.created_at).template if ready else ""
-    measured = sorted((pod.ready_since - pod.created_at).total_seconds()
-                      for pod in ready if pod.ready_since and pod.template == newest)  # fmt: skip
-    if not measured:
+def cold_start_seconds(measured: ColdStartStatus | None) -> float:
+    """How far ahead replicas are ordered: what new ones took, within reason; a guess where none was measured."""
+    if measured is None:
         return DEFAULT_COLD_START_SECONDS
-    return min(max(measured[ceil(0.9 * len(measured)) - 1], 1.0), MAX_COLD_START_SECONDS)
+    return min(max(float(measured.p90_seconds), 1.0), MAX_COLD_START_SECONDS)
 
 
 def policy(pool: InferencePool, slots: int, timing: ScaleTiming, cold_start: float) -> Policy:

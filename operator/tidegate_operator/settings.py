@@ -82,6 +82,15 @@ class ElectionSettings(_Group):
         return self
 
 
+class MonitoringSettings(_Group):
+    """What is made for a Prometheus operator."""
+
+    pod_monitors: bool = False
+    """true: a PodMonitor for every pool, where that API is installed."""
+    labels: dict[str, str] = Field(default={})
+    """More labels of each: those by which your Prometheus finds its monitors."""
+
+
 class OperatorSettings(BaseSettings):
     """Everything that can be set from outside."""
 
@@ -107,6 +116,10 @@ class OperatorSettings(BaseSettings):
     """File with the token that lets only this operator drain engines."""
     admin_peers: tuple[dict[str, Any], ...] = ()  # free-form: the API server knows what a peer may be
     """Who may reach the admin port of engines, as a NetworkPolicy names peers. Empty: no NetworkPolicy is made."""
+    monitoring: MonitoringSettings = MonitoringSettings()
+    """Prometheus."""
+    prices_file: Path = Path("/etc/tidegate/prices/prices.yaml")
+    """What an hour of a device or node costs, by name; without the file pools have no cost."""
     port: int = Field(default=8080, ge=0, le=65535)
     """Probes and metrics of the operator itself."""
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")

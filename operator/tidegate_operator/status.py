@@ -19,6 +19,7 @@ from tidegate_operator.api.status import (
 )
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.cold_start import measure
+from tidegate_operator.cost import cost_of
 from tidegate_operator.findings import Finding, Replicas, find_all
 from tidegate_operator.fitting import model_status, sizing_status
 from tidegate_operator.manifests.labels import text_selector
@@ -56,6 +57,7 @@ def status(
         scaling_history=_history(before, plan, now),
         scaler=_scaler(before, plan),
         cold_start=measure(before.cold_start, observed),
+        cost=cost_of(pool, observed, plan.revisions.current.template if plan.revisions.current else None),
         endpoint=endpoint(pool),
     )
 

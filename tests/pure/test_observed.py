@@ -101,3 +101,12 @@ def test_a_desired_size_that_a_person_garbled_counts_as_none(desired: str) -> No
         "spec": {"replicas": 2, "template": {"metadata": {}}},
     }
     assert read_deployment(deployment, "desired").num_desired is None
+
+
+def test_an_engine_that_the_kubelet_stopped_for_its_probes_is_in_trouble_until_it_serves() -> None:
+    found = trouble(crash_loop(ended(0, "Completed")))
+    assert found is not None
+    assert found.reason is Reason.ENGINE_FAILING
+    assert "probe" in found.message
+    assert trouble({"ready": True, "state": {"running": {}}, "lastState": ended(0, "Completed")}) is None
+    assert trouble({"state": ended(0, "Completed")}) is None, "an inspection that is done"

@@ -17,11 +17,13 @@ class ConditionType(StrEnum):
     RECONCILING = "Reconciling"  # is something under way? (absent when not)
     STALLED = "Stalled"  # is a person needed? (absent when not)
     MODEL_RESOLVED = "ModelResolved"  # is the model's shape known?
+    MODEL_CACHED = "ModelCached"  # is the model in the pool's cache? (pools with spec.cache)
     FITS = "Fits"  # does the model fit the accelerator?
     AVAILABLE = "Available"  # does at least one replica serve?
     PROGRESSING = "Progressing"  # do the pods move towards the current template?
     METRICS_AVAILABLE = "MetricsAvailable"  # does the scaler see its replicas?
     SCALING_LIMITED = "ScalingLimited"  # is the scaler kept from what it wants?
+    INTEGRATED = "Integrated"  # do the neighbours fit? (absent where none was asked for and none disturbs)
 
 
 class Condition(ApiModel):

@@ -32,10 +32,28 @@ class Reason(StrEnum):
     MODEL_INSPECTED = "ModelInspected", "the model's shape is known"
     INSPECTING = "Inspecting", "the inspection Job is reading the model"
     CLAIM_NOT_FOUND = "ClaimNotFound", "the PersistentVolumeClaim of model.uri does not exist in this namespace"
-    MODEL_NOT_FOUND = "ModelNotFound", "the path of model.uri does not exist in the claim"
+    MODEL_NOT_FOUND = (
+        "ModelNotFound",
+        "the path of model.uri does not exist in the claim or image, or the hub shows no such repository",
+    )
+    REVISION_NOT_FOUND = "RevisionNotFound", "the hub's repository has no such branch, tag or commit"
+    MODEL_GATED = "ModelGated", "the hub wants its terms accepted by the owner of the token first"
+    TOKEN_INVALID = "TokenInvalid", "the hub does not accept the token of model.tokenSecretRef, or it may not read"
+    HUB_THROTTLED = "HubThrottled", "the hub wants fewer requests; it is asked again when it said"
+    HUB_UNREACHABLE = "HubUnreachable", "nobody answers as a hub does at HF_ENDPOINT; it is tried again"
     MODEL_CORRUPT = "ModelCorrupt", "a model file is truncated or not what its name says"
     MODEL_UNSUPPORTED = "ModelUnsupported", "the engine does not serve this architecture or format"
     INSPECTION_FAILED = "InspectionFailed", "the inspection Job ended without an answer; it is tried again"
+
+    # ModelCached
+    MODEL_CACHED = "ModelCached", "the cache holds the model; pods fetch nothing"
+    CACHE_ON_ONE_NODE = (
+        "CacheOnOneNode",
+        "the cache holds the model, but its claim is ReadWriteOnce: replicas run only on the node that has it",
+    )
+    DOWNLOADING = "Downloading", "the model is being fetched into the cache"
+    DOWNLOAD_FAILED = "DownloadFailed", "the download Job ended early; it is tried again and goes on where it ended"
+    CACHE_FULL = "CacheFull", "the cache's claim has no room for the model; make it larger"
 
     # Fits
     FITS = "Fits", "the wanted context fits"
@@ -84,7 +102,15 @@ class Reason(StrEnum):
     SCALING_MANUAL = "ScalingManual", "scaling.mode is Manual: spec.replicas decides"
     FOREIGN_SCALER = (
         "ForeignScaler",
-        "something sets spec.replicas of an Auto pool; set scaling.mode to Manual or remove it",
+        "something else sets replicas that are not its own to set; the message names it and the line to change",
+    )
+
+    # Integrated
+    INTEGRATED = "Integrated", "the objects for other projects that were asked for exist"
+    API_NOT_INSTALLED = "ApiNotInstalled", "an object for another project was asked for, but its CRD is not installed"
+    FOREIGN_PICKER = (
+        "ForeignPicker",
+        "an endpoint picker selects replicas that leave; the message names it and the line to change",
     )
 
     # Events

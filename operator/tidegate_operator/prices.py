@@ -1,0 +1,41 @@
+"""The operator's price list: what an hour of a device, a core or a node costs, by name. Pure; money is Decimal.
+
+Names are those that nodes carry: an accelerator's product, a node's instance type, or the resource itself. cost.py
+multiplies, price_file.py reads the file.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import yaml
+
+from tidegate_operator.errors import BadPrices
+
+
+@dataclass(frozen=True)
+class PriceList:
+    """Price of an hour by accelerator product, instance type or resource name."""
+
+    per_hour: Mapping[str, Decimal]
+
+
+def read_prices(text: str) -> PriceList:
+    """A YAML mapping of names to decimal strings. Raises BadPrices naming the entry."""
+    try:
+        found = yaml.safe_load(text) or {}
+    except yaml.YAMLError as error:
+        raise BadPrices(f"not YAML: {error}") from error
+    if not isinstance(found, dict):
+        raise BadPrices("expected a mapping of names to prices of an hour")
+    return PriceList({str(name): _price(str(name), value) for name, value in found.items()})
+
+
+def _price(name: str, value: object) -> Decimal:
+    try:
+        price = Decimal(str(value))
+    except InvalidOperation as error:
+        raise BadPrices(f"{name}: {value!r} is not a decimal number") from error
+    if not price.is_finite() or price < 0:
+        raise BadPrices(f"{name}: a price must be a number of at least 0, not {value!r}")
+    return price

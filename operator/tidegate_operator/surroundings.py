@@ -1,0 +1,120 @@
+"""I/O: what stands around all pools that others brought: autoscalers, endpoint pickers, prices, optional APIs.
+
+Any of these APIs may be absent, come or go while the operator runs, and mostly nobody uses them: one list of each kind
+a minute serves all pools, and one that is not there is simply nothing. observe.py asks for a pool's part of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.errors import Forbidden, KubeError, NotFound
+from tidegate_operator.kube import Kube
+from tidegate_operator.manifests.labels import POOL_LABEL
+from tidegate_operator.neighbours import Neighbourhood, read_picker, read_scaler
+from tidegate_operator.price_file import PriceFile
+from tidegate_operator.resources import (
+    AUTOSCALER,
+    GIE_POOL,
+    OPTIONAL,
+    POD_MONITOR,
+    SCALED_OBJECT,
+    Manifest,
+    Resource,
+    resource_of,
+)
+
+TTL_SECONDS = 60.0
+_LOOKED_AT = {AUTOSCALER: "", SCALED_OBJECT: "", GIE_POOL: "", POD_MONITOR: POOL_LABEL}  # kind -> label selector
+_log = logging.getLogger(__name__)
+_Key = tuple[Resource, str, str]  # kind, namespace, name
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A look around everything; a kind that is not installed, or that we may not list, is missing."""
+
+    items: dict[_Key, Manifest] = field(default_factory=dict)
+    kinds: frozenset[Resource] = frozenset()
+
+
+class Surroundings:
+    """`namespaces` empty: all of them."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        namespaces: tuple[str, ...],
+        prices_file: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._namespaces: tuple[str | None, ...] = namespaces or (None,)
+        self._prices = PriceFile(prices_file)
+        self._clock = clock
+        self._seen = _Seen()
+        self._looked_at: float | None = None
+        self._looking = asyncio.Lock()
+        self._refused: set[Resource] = set()
+
+    async def around(self, pool: InferencePool) -> Neighbourhood:
+        """As of about a minute ago, but with our own writes in it."""
+        async with self._looking:
+            if self._looked_at is None or self._clock() - self._looked_at > TTL_SECONDS:
+                self._seen = await self._look()
+                self._looked_at = self._clock()
+        here = [item for (_, namespace, _), item in self._seen.items.items() if namespace == pool.metadata.namespace]
+        scalers = [read_scaler(item) for item in here if item["kind"] in (AUTOSCALER.kind, SCALED_OBJECT.kind)]
+        optional = [item for item in here if item["kind"] in {each.kind for each in OPTIONAL}]
+        return Neighbourhood(
+            scalers=tuple(each for each in scalers if each is not None),
+            pickers=tuple(read_picker(item) for item in optional if item["kind"] == GIE_POOL.kind),
+            optional=tuple(item for item in optional if _concerns(item, pool)),
+            installed=self._seen.kinds & frozenset(OPTIONAL),
+            prices=self._prices.prices(),
+        )
+
+    def wrote(self, applied: Iterable[Manifest], deleted: Iterable[Manifest]) -> None:
+        """Of optional kinds; until the next look it stands as we wrote it."""
+        for item in applied:
+            if (resource := resource_of(item)) in OPTIONAL:
+                self._seen.items[_key(resource, item)] = item
+        for item in deleted:
+            if (resource := resource_of(item)) in OPTIONAL:
+                self._seen.items.pop(_key(resource, item), None)
+
+    async def _look(self) -> _Seen:
+        found = await asyncio.gather(*(self._list(each, labels) for each, labels in _LOOKED_AT.items()))
+        named = dict(zip(_LOOKED_AT, found, strict=True))
+        items = {_key(kind, item): item for kind, listed in named.items() for item in listed or ()}
+        return _Seen(items, frozenset(kind for kind, listed in named.items() if listed is not None))
+
+    async def _list(self, resource: Resource, labels: str) -> list[Manifest] | None:
+        """None: there is no such API, or it is none of our business. Trouble now: as it was before."""
+        try:
+            lists = [await self._kube.list(resource, namespace, labels=labels) for namespace in self._namespaces]
+        except NotFound:
+            return None
+        except Forbidden as error:
+            if resource not in self._refused:
+                _log.warning("%s are not looked at: %s", resource.plural, error)
+            self._refused.add(resource)
+            return None
+        except KubeError as error:
+            _log.warning("%s are as they were a minute ago: %s", resource.plural, error)
+            known = [item for (kind, _, _), item in self._seen.items.items() if kind == resource]
+            return known if resource in self._seen.kinds else None
+        return [item for listed in lists for item in listed]
+
+
+def _key(resource: Resource, item: Manifest) -> _Key:
+    return resource, item["metadata"]["namespace"], item["metadata"]["name"]
+
+
+def _concerns(item: Manifest, pool: InferencePool) -> bool:
+    owners = {each["uid"] for each in item["metadata"].get("ownerReferences", ()) if each.get("controller")}
+    return item["metadata"]["name"] == pool.metadata.name or pool.metadata.uid in owners

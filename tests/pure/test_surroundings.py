@@ -1,0 +1,105 @@
+"""One look a minute at what others brought; APIs that are not there are simply nothing."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pools import UID, pool
+from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault
+from tidegate_operator.neighbours import Neighbourhood
+from tidegate_operator.resources import AUTOSCALER, GIE_POOL, POD_MONITOR, SCALED_OBJECT, Manifest, Resource
+from tidegate_operator.surroundings import TTL_SECONDS, Surroundings
+
+HPA = {
+    "kind": "HorizontalPodAutoscaler",
+    "metadata": {"name": "h", "namespace": "team"},
+    "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}},
+}
+
+
+class Cluster:
+    """An API server with some of the APIs; lists are counted."""
+
+    def __init__(self, **found: list[Manifest] | KubeError) -> None:
+        self.found: dict[str, list[Manifest] | KubeError] = {
+            kind.kind: NotFound("the server could not find the requested resource", 404)
+            for kind in (SCALED_OBJECT, GIE_POOL, POD_MONITOR)
+        } | found  # type: ignore[assignment] # a union of the two
+        self.lists: Counter[tuple[str, str | None]] = Counter()
+
+    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
+        self.lists[resource.kind, namespace] += 1
+        answer = self.found.get(resource.kind, [])
+        if isinstance(answer, KubeError):
+            raise answer
+        return tuple(answer)
+
+
+class Watched:
+    def __init__(self, cluster: Cluster, *namespaces: str) -> None:
+        self.now = 0.0
+        self.surroundings = Surroundings(cluster, namespaces, Path("/nowhere"), lambda: self.now)  # type: ignore[arg-type]
+
+    def look(self, seconds_later: float = 0.0) -> Neighbourhood:
+        self.now += seconds_later
+        return asyncio.run(self.surroundings.around(pool()))
+
+
+def test_a_cluster_without_neighbours_is_nothing_and_asked_once_a_minute() -> None:
+    cluster = Cluster()
+    watched = Watched(cluster)
+    for _ in range(3):
+        assert watched.look() == Neighbourhood()
+    assert set(cluster.lists.values()) == {1}
+    watched.look(TTL_SECONDS + 1)
+    assert set(cluster.lists.values()) == {2}
+
+
+def test_an_api_that_is_installed_later_is_found() -> None:
+    cluster = Cluster()
+    watched = Watched(cluster)
+    assert watched.look().installed == frozenset()
+    cluster.found[GIE_POOL.kind] = []
+    assert watched.look(TTL_SECONDS + 1).installed == {GIE_POOL}
+
+
+def test_the_neighbours_of_a_pool_are_those_of_its_namespace() -> None:
+    elsewhere = {**HPA, "metadata": {"name": "x", "namespace": "other"}}
+    found = Watched(Cluster(HorizontalPodAutoscaler=[HPA, elsewhere])).look()
+    assert [str(each) for each in found.scalers] == ["HorizontalPodAutoscaler h"]
+
+
+def test_in_namespaced_mode_only_those_namespaces_are_listed() -> None:
+    cluster = Cluster()
+    Watched(cluster, "team", "b").look()
+    assert {namespace for kind, namespace in cluster.lists if kind == AUTOSCALER.kind} == {"team", "b"}
+
+
+def test_where_the_role_says_no_it_is_said_once_and_nothing_stops(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched(Cluster(HorizontalPodAutoscaler=Forbidden("no", 403)))
+    for _ in range(3):
+        assert watched.look(TTL_SECONDS + 1) == Neighbourhood()
+    assert caplog.text.count("are not looked at") == 1
+
+
+def test_trouble_with_the_api_server_leaves_what_was_known() -> None:
+    cluster = Cluster(HorizontalPodAutoscaler=[HPA], PodMonitor=[])
+    watched = Watched(cluster)
+    before = watched.look()
+    cluster.found = dict.fromkeys(cluster.found, ServerFault("later", 500))
+    assert watched.look(TTL_SECONDS + 1) == before
+
+
+def test_what_was_written_stands_until_the_next_look() -> None:
+    cluster = Cluster(PodMonitor=[])
+    watched = Watched(cluster)
+    watched.look()
+    metadata = {"name": "chat", "namespace": "team", "ownerReferences": [{"controller": True, "uid": UID}]}
+    made = {"apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "metadata": metadata}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": metadata}
+    watched.surroundings.wrote((made, service), ())
+    assert watched.look().optional == (made,)
+    watched.surroundings.wrote((), (made,))
+    assert watched.look().optional == ()

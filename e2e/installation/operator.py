@@ -81,6 +81,20 @@ class Installation:
             self._scale(1)
             self.wait_until_ready()
 
+    @contextmanager
+    def uninstalled(self) -> Iterator[None]:
+        """As `helm uninstall` leaves a cluster: what the chart marks as kept stays, the CRD for one."""
+        manifests = self._render(self._engine)
+        names = [f"{each['kind']}/{each['metadata']['name']}" for each in manifests if not _is_kept(each)]
+        for name in names:
+            self.cluster.kubectl("delete", name, "--namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s")
+        wait_for("the end of the operator's pod", lambda: not self._pods(), READY_SECONDS)
+        try:
+            yield
+        finally:
+            self._apply(manifests)
+            self.wait_until_ready()
+
     def moved_in_resyncs(self, namespace: str) -> set[str]:
         """What the operator writes although nothing happens; see quiescence.py."""
         pools = self.cluster.kubectl("get", KIND, "--all-namespaces", "-o", "name").split()
@@ -136,3 +150,8 @@ class Installation:
     @property
     def _selector(self) -> str:
         return f"app.kubernetes.io/instance={RELEASE}"
+
+
+def _is_kept(manifest: Manifest) -> bool:
+    annotations: Manifest = manifest["metadata"].get("annotations") or {}
+    return annotations.get("helm.sh/resource-policy") == "keep"

@@ -52,6 +52,10 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"accelerator": {"resource": "cpu", "memory": "4Gi"}, **_LIMITS},
         "accelerator.memory does not apply to a cpu pool",
     ),
+    "cpu with a number of devices": (
+        {"accelerator": {"resource": "cpu", "count": 2}, **_LIMITS},
+        "accelerator.count does not apply to a cpu pool",
+    ),
     "cpu with a GPU's KV cache": (
         _CPU | _LIMITS | {"model": {"uri": "pvc://models/qwen3", "kvCacheDtype": "Fp8"}},
         "model.kvCacheDtype Fp8 needs a GPU of compute capability 8.9 or newer; a cpu pool takes Int8",

@@ -68,6 +68,7 @@ CATALOGUE = (
 
 _VENDOR_WORDS = frozenset({"nvidia", "tesla", "geforce", "amd"})
 _MIG = re.compile(r"^(?P<product>.+?)-MIG-(?P<compute>\d)g\.(?P<gigabytes>\d+)gb(?:\.me|\+me)?$", re.IGNORECASE)
+_MIG_PROFILE = re.compile(r"^\d+g\.(?P<gigabytes>\d+)gb", re.IGNORECASE)
 _MIG_USABLE_SHARE = 0.95  # a 10gb slice reports 9.5 GiB, a 40gb slice 39.5 GiB
 
 
@@ -90,8 +91,16 @@ def find_accelerator(name: str) -> Accelerator:
     return found
 
 
+def mig_slice_bytes(profile: str) -> int:
+    """Memory of a slice by its profile alone: "1g.10gb". Raises UnknownAccelerator."""
+    match = _MIG_PROFILE.match(profile)
+    if match is None:
+        raise UnknownAccelerator(f"'{profile}' is no profile of a GPU slice, such as 1g.10gb")
+    return int(int(match["gigabytes"]) * 2**30 * _MIG_USABLE_SHARE)
+
+
 def _mig_slice(name: str, whole: Accelerator, gigabytes: int) -> Accelerator:
-    memory_bytes = min(int(gigabytes * 2**30 * _MIG_USABLE_SHARE), whole.memory_bytes)
+    memory_bytes = min(mig_slice_bytes(f"1g.{gigabytes}gb"), whole.memory_bytes)
     return Accelerator(name, memory_bytes, whole.bandwidth * memory_bytes // whole.memory_bytes)
 
 

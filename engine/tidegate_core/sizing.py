@@ -9,6 +9,7 @@ Pure: bytes in, a Fit with every term out. "Does not fit" is an answer, not an e
 
 from dataclasses import replace
 
+from tidegate_core.accelerator import Device
 from tidegate_core.devices import fewest_devices, is_served
 from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, BlockPlan, Constraint, Demand, Fit, Remedy, RemedyKind, Target
@@ -53,7 +54,7 @@ def plan_replica(
     if num_devices is not None:
         return _refused_beyond_served(_explained(case.on(num_devices)))
     first = case.on(1)
-    if estimate(first).fits:
+    if target.device == Device.CPU or estimate(first).fits:
         return _explained(first)
     needed = fewest_devices(first)
     if needed is not None and is_served(needed):

@@ -1,28 +1,25 @@
 """Whether and how a pool's model fits its device. Pure.
 
-Finds the device's memory (the spec's word, node labels, the catalogue), asks tidegate_core.sizing and says it in words.
+Takes the device from devices.py, asks tidegate_core.sizing and says its answer in words and in the spec's fields.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from tidegate_core.accelerator import Device, find_accelerator
-from tidegate_core.errors import UnknownAccelerator
-from tidegate_core.fit import Demand, Fit, Remedy, RemedyKind, Target
-from tidegate_core.quantity import parse_bytes
-from tidegate_core.report import statement
+from tidegate_core.accelerator import Device
+from tidegate_core.fit import MOST_DEVICES_SERVED, Demand, Fit, Option, Remedy, RemedyKind, Target
+from tidegate_core.quantity import format_bytes
+from tidegate_core.report import devices_served, statement
 from tidegate_core.shape import ModelShape
-from tidegate_core.sizing import plan_fit
+from tidegate_core.sizing import plan_replica
 from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
 from tidegate_operator.api.model import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.api.status import ModelStatus, SizingStatus
+from tidegate_operator.api.status import ModelStatus, SizingOption, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.capacity import candidates
+from tidegate_operator.devices import PoolDevice, UnknownDevice, find_device
 from tidegate_operator.observed import Node
 
-MEMORY_LABEL = "nvidia.com/gpu.memory"  # MiB, written by GPU feature discovery
-PRODUCT_LABEL = "nvidia.com/gpu.product"
-_MIB = 2**20
 _KV_DTYPES = {None: KvDtype.AUTO, KvCacheDtype.INT8: KvDtype.INT8, KvCacheDtype.FP8: KvDtype.FP8}
 _QUANTIZATIONS = {None: None, WeightQuantization.INT8: Quantization.INT8}
 
@@ -34,27 +31,60 @@ class FitFinding:
     fit: Fit | None
     reason: Reason
     message: str
+    device: PoolDevice | None = None
 
     @property
     def is_good(self) -> bool:
         return self.fit is not None and self.fit.fits
 
 
-def find_fit(pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None) -> FitFinding:
-    """Sizing for one replica of the pool."""
-    memory_bytes = device_memory_bytes(pool, nodes)
-    if memory_bytes is None:
-        return FitFinding(None, Reason.MEMORY_UNKNOWN, _unknown_memory(pool, nodes))
-    fit = plan_fit(shape, target(pool, memory_bytes), demand(pool), storage(pool, shape))
-    if not fit.fits:
-        return FitFinding(fit, Reason.DOES_NOT_FIT, _with_remedies(pool, fit))
-    if fit.context < fit.context_wanted:
-        return FitFinding(fit, Reason.SHRUNK_TO_FIT, _with_remedies(pool, fit))
-    return FitFinding(fit, Reason.FITS, _numbers(fit))
+def find_fit(
+    pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, loaded_percent: int = 100
+) -> FitFinding:
+    """Sizing for one replica of the pool; `loaded_percent` as engines like it have measured."""
+    device = find_device(pool, nodes)
+    if isinstance(device, UnknownDevice):
+        return FitFinding(None, Reason.MEMORY_UNKNOWN, device.message)
+    num_devices = pool.spec.accelerator.count
+    fit = _plan(shape, target(pool, device, loaded_percent), demand(pool), storage(pool, shape), num_devices)
+    if device.is_slice:
+        fit = replace(fit, remedies=tuple(each for each in fit.remedies if each.kind is not RemedyKind.MORE_GPUS))
+    reason = (
+        Reason.DOES_NOT_FIT if not fit.fits
+        else Reason.SHRUNK_TO_FIT if fit.context < fit.context_wanted
+        else Reason.FITS
+    )  # fmt: skip
+    said = [_numbers(fit), _about_devices(fit, device), device.difference]
+    ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
+    message = "; ".join(filter(None, said)) + (f". What would help: {ways}" if ways else "")
+    return FitFinding(fit, reason, message, device)
 
 
-def target(pool: InferencePool, memory_bytes: int) -> Target:
-    return Target(device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA, memory_bytes=memory_bytes)
+@lru_cache(maxsize=2048)  # the same question comes with every look at a pool
+def _plan(shape: ModelShape, on: Target, asked: Demand, kept: Storage, num_devices: int | None) -> Fit:
+    return plan_replica(shape, on, asked, kept, num_devices=num_devices)
+
+
+def target(pool: InferencePool, device: PoolDevice, loaded_percent: int = 100) -> Target:
+    return Target(
+        device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA,
+        memory_bytes=device.memory_bytes,
+        loaded_percent=loaded_percent,
+    )
+
+
+def _about_devices(fit: Fit, device: PoolDevice) -> str:
+    """How many devices it takes, where the engine or the nodes cannot give so many."""
+    needed = fit.devices_needed
+    if needed is None:
+        return ""
+    if device.is_slice:
+        return "slices of a GPU cannot be joined: one must hold the model"
+    memory, most = format_bytes(fit.memory_bytes), device.most_on_a_node
+    on_nodes = f", and no node has more than {most}" if most is not None and most < needed else ""
+    if fit.tensor_parallel == needed:
+        return f"set accelerator.count to {MOST_DEVICES_SERVED} or leave it out" + on_nodes
+    return f"it takes {needed} devices of {memory} on one node, but {devices_served()}" + on_nodes
 
 
 def kv_dtype(pool: InferencePool) -> KvDtype:
@@ -82,17 +112,6 @@ def demand(pool: InferencePool) -> Demand:
     )
 
 
-def device_memory_bytes(pool: InferencePool, nodes: tuple[Node, ...] | None) -> int | None:
-    """CPU: the pod's limit. Else the spec's word, else the smallest device on nodes where the pool may run."""
-    if pool.spec.accelerator.is_cpu:
-        return parse_bytes(pool.spec.pod.resources.limits["memory"])
-    if pool.spec.accelerator.memory:
-        return parse_bytes(pool.spec.accelerator.memory)
-    found = [_node_memory_bytes(node) for node in candidates(pool, nodes or ())]
-    known = [memory for memory in found if memory is not None]
-    return min(known) if known and len(known) == len(found) else None
-
-
 def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:
     return ModelStatus(
         architecture=shape.architecture,
@@ -109,15 +128,22 @@ def sizing_status(pool: InferencePool, fit: Fit) -> SizingStatus:
         fits=fit.fits,
         binding_constraint=fit.binding_constraint,
         remedies=_remedies(pool, fit),
+        smaller=_option(fit.smaller),
+        larger=_option(fit.larger),
+        devices_needed=fit.devices_needed,
         memory_bytes=fit.memory_bytes,
+        unused_share_bytes=fit.unused_share_bytes,
         runtime_bytes=fit.runtime_bytes,
+        collectives_bytes=fit.collectives_bytes,
         activation_bytes=fit.activation_bytes,
         logits_bytes=fit.logits_bytes,
+        graphs_bytes=fit.graphs_bytes,
         reserve_bytes=fit.reserve_bytes,
         loading_bytes=fit.loading_bytes,
         weight_bytes=fit.per_gpu_weight_bytes,
         kv_bytes_per_token=fit.per_gpu_kv_bytes_per_token,
         kv_fixed_bytes_per_sequence=fit.kv_fixed_bytes_per_sequence,
+        kv_pool_bytes=fit.kv_pool_bytes,
         kv_blocks=fit.kv_blocks,
         context=fit.context,
         slots=fit.slots,
@@ -126,32 +152,10 @@ def sizing_status(pool: InferencePool, fit: Fit) -> SizingStatus:
     )
 
 
-def _node_memory_bytes(node: Node) -> int | None:
-    if label := node.labels.get(MEMORY_LABEL):
-        return int(label) * _MIB if label.isdecimal() else None
-    try:
-        return find_accelerator(node.labels.get(PRODUCT_LABEL, "")).memory_bytes
-    except UnknownAccelerator:
+def _option(option: Option | None) -> SizingOption | None:
+    if option is None:
         return None
-
-
-def _unknown_memory(pool: InferencePool, nodes: tuple[Node, ...] | None) -> str:
-    resource = pool.spec.accelerator.resource
-    if nodes is None:
-        cause = "the operator may not look at nodes"
-    elif not candidates(pool, nodes):
-        return (
-            f"no node that the pool may use has {resource}; add such a node, or set accelerator.resource: cpu; "
-            "accelerator.memory only tells the size"
-        )
-    else:
-        cause = f"a node with {resource} has neither the label {MEMORY_LABEL} nor a known {PRODUCT_LABEL}"
-    return f"the memory of {resource} is not known: {cause}; set accelerator.memory, such as 24Gi"
-
-
-def _with_remedies(pool: InferencePool, fit: Fit) -> str:
-    ways = "; ".join(_remedies(pool, fit))
-    return f"{_numbers(fit)}. What would help: {ways}" if ways else _numbers(fit)
+    return SizingOption(name=option.name, memory_bytes=option.memory_bytes, context=option.context, slots=option.slots)
 
 
 def _numbers(fit: Fit) -> str:

@@ -101,6 +101,12 @@ CPU_HAS_NO_DEVICE_MEMORY = Rule(
     "accelerator.memory does not apply to a cpu pool; set pod.resources.limits.memory instead",
     lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.accelerator.memory is None,
 )
+CPU_HAS_NO_COUNT = Rule(
+    "spec",
+    "self.accelerator.resource != 'cpu' || !has(self.accelerator.count)",
+    "accelerator.count does not apply to a cpu pool; set pod.resources.limits.cpu to the number of cores instead",
+    lambda pool: not pool.spec.accelerator.is_cpu or pool.spec.accelerator.count is None,
+)
 FP8_NEEDS_A_GPU = Rule(
     "spec",
     "self.accelerator.resource != 'cpu' || !has(self.model.kvCacheDtype) || self.model.kvCacheDtype != 'Fp8'",
@@ -166,7 +172,8 @@ NO_TOKEN_IN_ENVIRONMENT = Rule(
 
 RULES = (
     NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
-    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, FP8_NEEDS_A_GPU, INT8_WEIGHTS_NEED_A_CPU,
+    START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, CPU_HAS_NO_COUNT, FP8_NEEDS_A_GPU,
+    INT8_WEIGHTS_NEED_A_CPU,
     DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS, ONE_VALUE,
     OUR_ENVIRONMENT, NO_TOKEN_IN_ENVIRONMENT,
 )  # fmt: skip

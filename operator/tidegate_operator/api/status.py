@@ -33,6 +33,19 @@ class ModelStatus(ApiModel):
     """Changes when the files do."""
 
 
+class SizingOption(ApiModel):
+    """The same replica on another device."""
+
+    name: str = Field(max_length=128)
+    """The device."""
+    memory_bytes: int
+    """Its memory."""
+    context: int
+    """Longest sequence it would serve; 0 where the model does not fit."""
+    slots: int
+    """Most requests it would run at once; 0 where the model does not fit."""
+
+
 class SizingStatus(ApiModel):
     """What fits one replica, term by term. Bytes are per device."""
 
@@ -42,14 +55,26 @@ class SizingStatus(ApiModel):
     """What limits context and slots."""
     remedies: tuple[str, ...] = Field(default=(), max_length=16)
     """What would give more room, cheapest first."""
+    smaller: SizingOption | None = None
+    """What the next smaller device would give; for cpu pools half the memory."""
+    larger: SizingOption | None = None
+    """What the next larger device would give; for cpu pools twice the memory."""
+    devices_needed: int | None = None
+    """Devices of one node that a replica takes, where engines serve fewer."""
     memory_bytes: int
     """Memory of the device."""
+    unused_share_bytes: int | None = None
+    """Left to what nobody counts."""
     runtime_bytes: int
-    """Taken by the driver's context and the process."""
+    """Taken by the driver's context and the process, with what engines measured beyond the estimate."""
+    collectives_bytes: int | None = None
+    """Communication buffers of a replica on several devices."""
     activation_bytes: int
     """Peak of one step's intermediate results."""
     logits_bytes: int
     """Peak of the sampling step."""
+    graphs_bytes: int | None = None
+    """Captured kernels."""
     reserve_bytes: int
     """Kept free against fragmentation."""
     loading_bytes: int = 0
@@ -60,6 +85,8 @@ class SizingStatus(ApiModel):
     """KV cache of one token on this device."""
     kv_fixed_bytes_per_sequence: int
     """KV cache that a sequence holds whatever its length."""
+    kv_pool_bytes: int | None = None
+    """The KV pool, computed."""
     kv_blocks: int
     """Blocks of the KV pool, computed."""
     measured_kv_blocks: int | None = None

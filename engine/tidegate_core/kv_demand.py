@@ -8,6 +8,7 @@ written before any of them attends, and the first of them still sees a whole win
 """
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -66,6 +67,14 @@ class KvDemand:
             total += cap.num_groups * min(blocks, cap.prefilling)
         return total
 
+    def each_decoding(self, num_tokens: Sequence[int]) -> list[int]:
+        """decoding_blocks() of many sequences."""
+        return self._each(num_tokens, [(cap.num_groups, cap.decoding) for cap in self.caps])
+
+    def each_prefilling(self, num_tokens: Sequence[int]) -> list[int]:
+        """prefilling_blocks() of many sequences."""
+        return self._each(num_tokens, [(cap.num_groups, cap.prefilling) for cap in self.caps])
+
     def fixed_blocks(self) -> int:
         """What a long sequence holds beside the groups that grow."""
         return sum(cap.num_groups * cap.decoding for cap in self.caps)
@@ -78,6 +87,15 @@ class KvDemand:
     def longest_sequence(self, num_blocks: int, limit: int) -> int:
         """Tokens, up to `limit`, of the longest sequence that a pool of so many blocks can take from start to end."""
         return bisect_right(range(limit + 1), num_blocks, key=self.prefilling_blocks) - 1
+
+    def _each(self, num_tokens: Sequence[int], caps: Sequence[tuple[int, int]]) -> list[int]:
+        rounding, block_size, num_growing = self.block_size - 1, self.block_size, self.num_growing
+        blocks = [(tokens + rounding) // block_size for tokens in num_tokens]
+        totals = blocks if num_growing == 1 else [num_growing * num for num in blocks]
+        for num_groups, most in caps:
+            capped = [num if num < most else most for num in blocks]  # noqa: FURB136 - faster
+            totals = [total + num_groups * num for total, num in zip(totals, capped, strict=True)]
+        return totals
 
     def _covered_blocks(self, window: int, num_queries: int) -> int:
         """Most blocks that so many tokens in a row see, wherever in a block the first one stands."""

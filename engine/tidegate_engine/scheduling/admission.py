@@ -36,6 +36,13 @@ class Claim(NamedTuple):
     held: int
 
 
+class Instant(NamedTuple):
+    """Somebody ends after so many steps; what all who ran until then hold at that moment, where it is highest."""
+
+    step: int
+    blocks: int
+
+
 def peak_blocks(
     decoding: Iterable[tuple[int, int]], prefilling: Sequence[Claim], kv: KvDemand, *, at_least: int = 0
 ) -> int:

@@ -13,18 +13,12 @@ fit there: the passer has ended by then, or there is room for both. Then the sta
 The scheduler asks twice: with the others at their max_tokens, and with what their answers are expected to become.
 """
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Self
 
 from tidegate_core.kv_demand import KvDemand
-from tidegate_engine.scheduling.admission import AliveBlocks, Claim
-
-
-class Instant(NamedTuple):
-    """Somebody ends after so many steps; what all who ran until then hold at that moment, where it is highest."""
-
-    step: int
-    blocks: int
+from tidegate_engine.scheduling.admission import AliveBlocks, Claim, Instant
 
 
 class BlockedHead(NamedTuple):
@@ -32,13 +26,17 @@ class BlockedHead(NamedTuple):
 
     head: Claim
     start: int
-    instants: tuple[Instant, ...]
+    instants: Sequence[Instant]
     num_blocks: int
     kv: KvDemand
 
     @classmethod
     def of(cls, head: Claim, decoding: Iterable[tuple[int, int]], num_blocks: int, kv: KvDemand) -> Self:
-        instants = _instants(decoding, kv)
+        return cls.at(head, _instants(decoding, kv), num_blocks, kv)
+
+    @classmethod
+    def at(cls, head: Claim, instants: Sequence[Instant], num_blocks: int, kv: KvDemand) -> Self:
+        """Where it is known what happens in the pool; soonest first."""
         return cls(head, _earliest_start(head, instants, num_blocks, kv), instants, num_blocks, kv)
 
     def is_delayed_by(self, passer: Claim) -> bool:
@@ -46,21 +44,25 @@ class BlockedHead(NamedTuple):
 
         Between two instants the first one's successor is taken for both, and the head as if it never ended.
         """
-        if passer.left <= self.start:
+        start, last, kv = self.start, passer.left, self.kv
+        if last <= start:
             return False
-        for instant in (*self.instants, Instant(passer.left, 0)):
-            if instant.step <= self.start:
-                continue
-            step = min(instant.step, passer.left)
-            head_blocks = self.kv.prefilling_blocks(self.head.held + min(self.head.left, step - self.start))
-            if instant.blocks + self.kv.decoding_blocks(passer.held + step) + head_blocks > self.num_blocks:
-                return True
-            if instant.step >= passer.left:
-                return False
-        return False
+        first_after = bisect_right(self.instants, start, key=_step_of)
+        upcoming = self.instants[first_after : 1 + bisect_left(self.instants, last, key=_step_of)]
+        if not upcoming or upcoming[-1].step < last:
+            upcoming = [*upcoming, Instant(last, 0)]
+        steps = [min(instant.step, last) for instant in upcoming]
+        passer_blocks = kv.each_decoding([passer.held + step for step in steps])
+        head_blocks = kv.each_prefilling([self.head.held + min(self.head.left, step - start) for step in steps])
+        most_others = [instant.blocks for instant in upcoming]
+        return max(map(sum, zip(most_others, passer_blocks, head_blocks, strict=True))) > self.num_blocks
 
 
-def _earliest_start(head: Claim, instants: tuple[Instant, ...], num_blocks: int, kv: KvDemand) -> int:
+def _step_of(instant: Instant) -> int:
+    return instant.step
+
+
+def _earliest_start(head: Claim, instants: Sequence[Instant], num_blocks: int, kv: KvDemand) -> int:
     """Steps until the head fits beside the others, if no answer is shorter than claimed; never too many.
 
     At an instant with `free` blocks it may have run for some steps only: each instant forbids the starts that would
@@ -79,9 +81,9 @@ def _earliest_start(head: Claim, instants: tuple[Instant, ...], num_blocks: int,
     return start
 
 
-def _instants(decoding: Iterable[tuple[int, int]], kv: KvDemand) -> tuple[Instant, ...]:
+def _instants(decoding: Iterable[tuple[int, int]], kv: KvDemand) -> list[Instant]:
     """Every end, soonest first."""
     descending = sorted(decoding, reverse=True)
     alive = AliveBlocks(descending, kv)
     instants = [Instant(left, alive.blocks(number, left)) for number, (left, _) in enumerate(descending, 1)]
-    return tuple(reversed(instants))
+    return instants[::-1]

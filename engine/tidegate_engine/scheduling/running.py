@@ -3,14 +3,13 @@
 The scheduler moves requests in and out; the peak formula is asked here, with the claims of those who run.
 """
 
-from collections.abc import Iterable
-
 from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.request import Request, ServiceClass
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
 from tidegate_engine.scheduling.bypass import BlockedHead
 from tidegate_engine.scheduling.lengths import OutputLengths
-from tidegate_engine.scheduling.spot import expected_claim
+from tidegate_engine.scheduling.skyline import Place, Skyline
+from tidegate_engine.scheduling.spot import Expectations, expected_claim
 
 LIKELY_SHARE = 0.5  # of answers are no longer than what a blocked head's likely start is computed with
 
@@ -23,9 +22,13 @@ class Running:
         self.decoding: dict[str, Request] = {}
         self.prefilling: dict[str, Request] = {}
         self.spot: dict[str, Request] = {}
+        self.num_steps = 0
         self._num_blocks = num_blocks
         self._kv = kv
         self._lengths = lengths
+        self._expected, self._likely = Expectations(lengths), Expectations(lengths, LIKELY_SHARE)
+        self._skyline = Skyline(kv)  # of guaranteed requests that decode
+        self._places: dict[str, Place] = {}
         self._blocks_at_end = dict.fromkeys(ServiceClass, 0)  # if each request reaches its max_tokens
 
     @property
@@ -44,12 +47,22 @@ class Running:
         self._publish()
 
     def begin_decoding(self, request: Request) -> None:
-        self.decoding[request.request_id] = self.prefilling.pop(request.request_id)
+        """Its first token was sampled: from the next step on it gets one a step."""
+        name = request.request_id
+        self.decoding[name] = self.prefilling.pop(name)
+        if not request.is_spot:
+            place = self._places[name] = Place.of(claim_of(request), self.num_steps + 1)
+            self._skyline.add(place)
 
     def remove(self, request: Request) -> None:
-        self.decoding.pop(request.request_id, None)
-        self.prefilling.pop(request.request_id, None)
-        self.spot.pop(request.request_id, None)
+        name = request.request_id
+        self.decoding.pop(name, None)
+        self.prefilling.pop(name, None)
+        self.spot.pop(name, None)
+        self._expected.forget(request)
+        self._likely.forget(request)
+        if place := self._places.pop(name, None):
+            self._skyline.remove(place)
         self._blocks_at_end[request.terms.service_class] -= self._end_blocks(request)
         self._publish()
 
@@ -68,14 +81,25 @@ class Running:
         """
         kv, num_blocks = self._kv, self._num_blocks
         is_partial |= kv.prefilling_blocks(candidate.num_tokens) > kv.decoding_blocks(candidate.num_tokens)
-        claims = self._expected if candidate.is_spot else self._guaranteed
-        decoding, prefilling = claims(self.decoding.values()), claims(self.prefilling.values())
-        (claim,) = claims((candidate,))
+        most = self._expected_peak if candidate.is_spot else self._guaranteed_peak
+        return most(candidate, is_partial=is_partial) - num_blocks
+
+    def _guaranteed_peak(self, candidate: Request, *, is_partial: bool) -> int:
+        prefilling = [claim_of(request) for request in self.prefilling.values() if not request.is_spot]
+        claim = claim_of(candidate)
+        if is_partial:
+            return self._skyline.peak(self.num_steps, None, [*prefilling, claim])
+        return self._skyline.peak(self.num_steps, claim, prefilling)
+
+    def _expected_peak(self, candidate: Request, *, is_partial: bool) -> int:
+        prefilling = [expected_claim(request, self._lengths) for request in self.prefilling.values()]
+        decoding = self._expected.claims(self.decoding.values())
+        claim = expected_claim(candidate, self._lengths)
         if is_partial:
             prefilling.append(claim)
         else:
             decoding.append(claim)
-        return peak_blocks(decoding, prefilling, kv, at_least=num_blocks) - num_blocks
+        return peak_blocks(decoding, prefilling, self._kv, at_least=self._num_blocks)
 
     def steps_until_fewer(self, num_lacking: int) -> int:
         """Steps before which the verdict cannot change: whoever starts later holds less when the others end.
@@ -89,22 +113,19 @@ class Running:
 
     def blocked_at_most(self, head: Request) -> BlockedHead:
         """If everybody goes on to max_tokens."""
-        claims = [claim_of(request) for request in self.all if not request.is_spot]
-        return BlockedHead.of(claim_of(head), claims, self._num_blocks, self._kv)
+        skyline, now = self._skyline.copy(), self.num_steps
+        for request in self.prefilling.values():
+            if not request.is_spot:
+                skyline.add(Place.of(claim_of(request), now))
+        return BlockedHead.at(claim_of(head), skyline.instants(now), self._num_blocks, self._kv)
 
     def blocked_as_likely(self, head: Request) -> BlockedHead:
         """If answers are as long as is likely."""
-        running = (request for request in self.all if not request.is_spot)
-        claims = [expected_claim(request, self._lengths, LIKELY_SHARE) for request in running]
+        claims = self._likely.claims(request for request in self.decoding.values() if not request.is_spot)
+        for request in self.prefilling.values():
+            if not request.is_spot:
+                claims.append(expected_claim(request, self._lengths, LIKELY_SHARE))
         return BlockedHead.of(claim_of(head), claims, self._num_blocks, self._kv)
-
-    def _expected(self, requests: Iterable[Request]) -> list[Claim]:
-        return [expected_claim(request, self._lengths) for request in requests]
-
-    def _guaranteed(self, requests: Iterable[Request]) -> list[Claim]:
-        if self.spot:
-            requests = (request for request in requests if not request.is_spot)
-        return [claim_of(request) for request in requests]
 
     def _end_blocks(self, request: Request) -> int:
         return self._kv.prefilling_blocks(request.num_kv_tokens_at_end)

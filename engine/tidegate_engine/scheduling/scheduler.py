@@ -73,7 +73,6 @@ class Scheduler:
         self._lengths = lengths or OutputLengths(USUAL_OUTPUT_TOKENS)
         self._running = Running(pool.num_blocks, pool.kv, self._lengths)
         self._refusals: dict[ServiceClass, Refusal] = {}
-        self._num_steps = 0
         self._num_started = 0
         self._bypass_at_step = 0
 
@@ -97,7 +96,7 @@ class Scheduler:
 
     def schedule(self, token_budget: int) -> Step:
         """The next step; blocks for all of its tokens are allocated."""
-        self._num_steps += 1
+        self._running.num_steps += 1
         shares = PromptShares(token_budget - len(self._running.decoding), self.pool.block_size)
         for request in self._running.prefilling.values():
             shares.take(request)
@@ -210,12 +209,12 @@ class Scheduler:
         """Whether the pool allows it now and for ever."""
         service_class = head.terms.service_class
         refusal = self._refusals.get(service_class)
-        if refusal and refusal[:2] == (head.request_id, is_partial) and self._num_steps < refusal.until_step:
+        if refusal and refusal[:2] == (head.request_id, is_partial) and self._running.num_steps < refusal.until_step:
             return False
         num_lacking = 0 if self._running.fits_in_full(head) else self._lacking_blocks(head, is_partial=is_partial)
         if num_lacking <= 0:
             return True
-        until_step = self._num_steps + self._steps_until_fewer(num_lacking)
+        until_step = self._running.num_steps + self._steps_until_fewer(num_lacking)
         self._refusals[service_class] = Refusal(head.request_id, is_partial, until_step)
         return False
 
@@ -256,9 +255,9 @@ class Scheduler:
         Only while no prompt is under way: then it is known when everybody ends at the latest.
         """
         is_slot_free = len(self.running) + 2 <= self.slots
-        if self._num_steps < self._bypass_at_step or not is_slot_free or shares.num_partial or shares.left <= 0:
+        if self._running.num_steps < self._bypass_at_step or not is_slot_free or shares.num_partial or shares.left <= 0:
             return
-        self._bypass_at_step = self._num_steps + BYPASS_EVERY_STEPS
+        self._bypass_at_step = self._running.num_steps + BYPASS_EVERY_STEPS
         head, *behind = self.queue.first(ServiceClass.GUARANTEED, 1 + MAX_PASSERS_ASKED)
         behind = [request for request in behind if not shares.is_partial(request)]
         for look in (self._running.blocked_at_most, self._running.blocked_as_likely):  # the second costs more
@@ -277,7 +276,21 @@ class Scheduler:
         most_new = sum(blocks_for(num_tokens, self.pool.block_size) + 1 for _, num_tokens in chunks)
         if num_groups * (len(self._running.decoding) + most_new) <= self.pool.num_free:
             return chunks
-        rows = [(request, request.num_tokens - 1, request.num_tokens) for request in self._running.decoding.values()]
+        new_blocks = self._new_blocks(chunks)
+        num_new = sum(new_blocks.values())
+        if num_new > self.pool.num_free:
+            for request in self._running.decoding.values():
+                self.pool.leave_behind(request, request.num_tokens - 1)
+        while num_new > self.pool.num_free and self._running.spot:
+            victim = next_victim(self._running.spot.values())
+            num_new -= new_blocks.get(victim.request_id, 0)
+            self.preempt(victim)
+        return [chunk for chunk in chunks if chunk[0].request_id in self._running.prefilling]
+
+    def _new_blocks(self, chunks: list[tuple[Request, int]]) -> dict[str, int]:
+        """That requests take in this step, once they have left behind what they see no more; a decode one in 16."""
+        block_size, decoding = self.pool.block_size, self._running.decoding.values()
+        rows = [(each, num - 1, num) for each in decoding if ((num := len(each.token_ids)) - 1) % block_size == 0]
         for request, num_tokens in chunks:
             rows.append((request, request.num_computed_tokens, request.num_computed_tokens + num_tokens))
         new_blocks = {}
@@ -285,12 +298,7 @@ class Scheduler:
             if request.block_tables:
                 self.pool.leave_behind(request, start)
             new_blocks[request.request_id] = self.pool.num_new(request, end)
-        num_new = sum(new_blocks.values())
-        while num_new > self.pool.num_free and self._running.spot:
-            victim = next_victim(self._running.spot.values())
-            num_new -= new_blocks.get(victim.request_id, 0)
-            self.preempt(victim)
-        return [chunk for chunk in chunks if chunk[0].request_id in self._running.prefilling]
+        return new_blocks
 
     def _count_recomputed(self, request: Request, num_tokens: int) -> None:
         before = request.num_computed_tokens - num_tokens

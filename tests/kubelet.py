@@ -38,6 +38,7 @@ class Kubelet:
     ending: Ending | None = None
     starts_engines: bool = True
     becomes_ready: bool = True
+    engine_ending: Ending | None = None  # new engine pods end so again and again
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -59,6 +60,8 @@ class Kubelet:
         if labels[ROLE_LABEL] == INSPECTION_ROLE:
             if self.ending and status["phase"] == "Pending":
                 self._write(name, _ended(self.ending))
+        elif status["phase"] == "Pending" and self.engine_ending:
+            self._write(name, _crashing(self.engine_ending))
         elif status["phase"] == "Pending" and self.starts_engines:
             self._write(name, _running(self.engines.start(name).ip, is_ready=False))
         elif status["phase"] == "Running" and name in self.engines.by_pod:
@@ -105,6 +108,17 @@ def _running(ip: str, *, is_ready: bool) -> dict[str, Any]:
         "containerStatuses": [{
             "name": "engine", "image": "engine", "imageID": "", "ready": is_ready, "restartCount": 0, "started": True,
             "state": {"running": {"startedAt": _now()}},
+        }],
+    }  # fmt: skip
+
+
+def _crashing(ending: Ending) -> dict[str, Any]:
+    last = {"exitCode": ending.exit_code, "message": ending.message, "reason": "Error"}
+    return {
+        "phase": "Running",
+        "containerStatuses": [{
+            "name": "engine", "image": "engine", "imageID": "", "ready": False, "restartCount": 3, "started": False,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": last},
         }],
     }  # fmt: skip
 

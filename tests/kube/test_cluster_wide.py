@@ -44,6 +44,25 @@ def test_the_memory_of_an_accelerator_comes_from_the_nodes(operator: OperatorUnd
     operator.assert_quiescent()
 
 
+def test_a_rollout_surges_onto_a_free_accelerator(operator: OperatorUnderTest, gpu_node: str) -> None:
+    there = {"pod": {"nodeSelector": {"for": operator.namespace}}}
+    operator.start()
+    operator.apply(pool_manifest(**there))
+    eventually(lambda: operator.is_condition("Ready", "True"))
+    operator.apply(pool_manifest(context={"max": 2048, "min": 1024}, **there))
+    eventually(
+        lambda: operator.pool()["status"]["sizing"]["context"] == 2048 and operator.is_condition("Ready", "True")
+    )
+    assert operator.get("deployment", "chat")["spec"]["strategy"]["rollingUpdate"] == {
+        "maxSurge": 1,
+        "maxUnavailable": 0,
+    }
+    rollout = operator.pool()["status"]["rollout"]
+    assert (rollout["strategy"], rollout["revision"]) == ("Surge", 2)
+    assert rollout["reason"] == f"1 nvidia.com/gpu free on node {gpu_node}"
+    operator.assert_quiescent()
+
+
 def test_without_such_a_node_the_pool_says_what_to_set(operator: OperatorUnderTest) -> None:
     operator.start()
     operator.apply(pool_manifest(accelerator={}))

@@ -39,50 +39,6 @@ def test_the_upgrade_arrives_with_the_next_change_of_the_user() -> None:
     assert plan(changed, carried_out(settled(), steps), NEWER, NOW).revisions.current.number == 2
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"replicas": 3, "maxReplicas": 5},
-        {"minReplicas": 1, "maxReplicas": 9},
-        {"scaling": {"mode": "Manual"}},
-        {"scaling": {"scaleDownHoldSeconds": 7}},
-        {"objectives": {"ttftMilliseconds": 500}},
-        {"suspend": True},
-    ],
-    ids="-".join,
-)
-def test_what_pods_do_not_see_is_no_input(spec: dict[str, Any]) -> None:
-    assert inputs_hash(pool(**spec)) == inputs_hash(pool())
-
-
-@pytest.mark.parametrize(
-    "spec",
-    [
-        {"model": {"uri": "pvc://models/other"}},
-        {"model": {"uri": "pvc://models/qwen", "chatTemplate": "x"}},
-        {"context": {"max": 2048}},
-        {"traffic": {"promptTokens": 10}},
-        {"accelerator": {"memory": "48Gi"}},
-        {"objectives": {"itlMilliseconds": 50}},
-        {"queue": {"maxRequests": 1}},
-        {"access": {"apiKeysSecretRef": {"name": "keys", "key": "keys"}}},
-        {"access": {"trustFairnessHeader": True}},
-        {"model": {"uri": "pvc://models/qwen", "kvCacheDtype": "Int8"}},
-        {"queue": {"maxTokens": 1000}},
-        {"engine": {"extraArgs": ["--prefix-cache=off"]}},
-        {"drain": {"timeoutSeconds": 5}},
-        {"pod": {"labels": {"a": "b"}}},
-        {"pod": {"affinity": {"nodeAffinity": {}}}},
-        {"pod": {"runtimeClassName": "nvidia"}},
-        {"pod": {"imagePullSecrets": [{"name": "registry"}]}},
-        {"pod": {"env": [{"name": "A", "value": "b"}]}},
-    ],
-    ids="-".join,
-)
-def test_what_pods_see_is_an_input(spec: dict[str, Any]) -> None:
-    assert inputs_hash(pool(**spec)) != inputs_hash(pool())
-
-
 def test_spelling_out_a_default_is_no_change() -> None:
     assert inputs_hash(pool(queue={"maxRequests": 64})) == inputs_hash(pool())
     assert inputs_hash(pool(access={"trustFairnessHeader": False})) == inputs_hash(pool())

@@ -159,8 +159,8 @@ def test_a_wish_that_does_not_fit_leaves_the_last_good_template() -> None:
 def test_a_template_that_the_api_server_refuses_is_not_remembered_and_the_old_one_scales_on() -> None:
     wish = pool(replicas=3, scaling={"mode": "Manual"}, context={"max": 2048, "min": 1024})
     refused = plan(wish, settled(), SETTINGS, NOW, may_roll=False)
-    assert titles(refused) == ["Deployment chat"]
-    assert refused.apply[0]["spec"]["replicas"] == 3
+    assert titles(refused) == ["PodDisruptionBudget chat-engines", "Deployment chat"]
+    assert refused.apply[1]["spec"]["replicas"] == 3
     assert not refused.revisions.is_of_these_inputs
     assert "ControllerRevision chat-2" in titles(plan(wish, settled(), SETTINGS, NOW))
 
@@ -296,7 +296,7 @@ def test_suspend_takes_every_replica_at_once_and_keeps_the_rest() -> None:
 
 
 def test_manual_mode_does_what_spec_replicas_says() -> None:
-    (deployment,) = step(settled(), scaling={"mode": "Manual"}, replicas=4).apply
+    *_, deployment = step(settled(), scaling={"mode": "Manual"}, replicas=4).apply
     assert deployment["spec"]["replicas"] == 4
 
 

@@ -67,7 +67,7 @@ def plan_settings(settings: OperatorSettings, drain_token_sha256: str) -> PlanSe
     engine = settings.engine
     return PlanSettings(
         engine=EngineDefaults(
-            runtime=Runtime(engine.image, engine.pod_template_patch, engine.image_pull_policy),
+            runtime=Runtime(engine.image, engine.pod_template_patch, engine.image_pull_policy, settings.hub.endpoint),
             runner=engine.runner,
             drain_token_sha256=(drain_token_sha256,),
             sim_preemptions_per_minute=engine.sim_preemptions_per_minute,

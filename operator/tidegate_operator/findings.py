@@ -62,7 +62,13 @@ class Replicas:
 
 def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> tuple[Finding, ...]:
     """Every condition that is to be shown; Reconciling and Stalled only while they are true."""
-    parts = [_model(plan), _fit(plan, replicas), _available(plan, replicas), _progressing(pool, plan, replicas)]
+    parts = [
+        _model(plan),
+        _fit(plan, replicas),
+        _cache(plan),
+        _available(plan, replicas),
+        _progressing(pool, plan, replicas),
+    ]
     parts += [_metrics(plan.size), _scaling(plan), _integrated(plan)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
@@ -77,6 +83,13 @@ def _model(plan: Plan) -> Finding | None:
     unknown = plan.model.reason is Reason.INSPECTING
     status: ConditionStatus = "True" if plan.model.shape else "Unknown" if unknown else "False"
     return Finding(ConditionType.MODEL_RESOLVED, status, plan.model.reason, plan.model.message)
+
+
+def _cache(plan: Plan) -> Finding | None:
+    if plan.cache is None:
+        return None
+    status: ConditionStatus = "True" if plan.cache.is_ready else "False"
+    return Finding(ConditionType.MODEL_CACHED, status, plan.cache.reason, plan.cache.message)
 
 
 def _fit(plan: Plan, replicas: Replicas) -> Finding | None:
@@ -138,6 +151,8 @@ def _held_back(plan: Plan) -> Reason | None:
     """Why the spec's change is in no template; None: it is, or the answer is still being looked for."""
     if plan.revisions.is_of_these_inputs:
         return None
+    if plan.cache is not None and not plan.cache.is_ready:
+        return plan.cache.reason
     if plan.fit is not None and plan.fit.is_good:
         return Reason.ENGINE_ARGS_REFUSED if plan.args_refused else Reason.APPLY_FAILED
     if plan.fit is not None:

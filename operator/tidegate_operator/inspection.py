@@ -4,8 +4,8 @@
     no Job ────▶ try 1           Job runs ─────▶ inspecting, with the pod's trouble if it cannot start
     Job failed ▶ unsupported: final          anything else: next try after a backoff
 
-A shape is kept in a ControllerRevision named by the model's URI, so it survives its Job. Deleting that revision makes
-the operator look again.
+The answer is kept in a ControllerRevision named by the model's URI and, at a hub, its revision: so it survives its Job,
+and a branch that moves on changes nothing by itself. Deleting that revision makes the operator look again.
 """
 
 import json
@@ -14,13 +14,16 @@ from datetime import datetime, timedelta
 from hashlib import sha256
 
 from tidegate_core.errors import UnsupportedShape
+from tidegate_core.inspected import Inspected
 from tidegate_core.launch import ExitCode
+from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.controller_revision import controller_revision
 from tidegate_operator.manifests.inspection_job import inspection_job
-from tidegate_operator.manifests.labels import MODEL_ROLE, ROLE_LABEL
+from tidegate_operator.manifests.labels import INSPECTION_ROLE, MODEL_ROLE, ROLE_LABEL
+from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Inspection, Observed, Termination
 from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
@@ -28,19 +31,24 @@ from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
 FIRST_RETRY_SECONDS = 10
 LONGEST_RETRY_SECONDS = 300
 CLAIM_POLL_SECONDS = 10
+JITTER = 0.5  # of a wait for a hub
 NO_POD_SECONDS = 10  # a Job gets its pod within a second, or the API server refuses it
 _REASON_BY_EXIT = {
     ExitCode.MODEL_UNREACHABLE: Reason.MODEL_NOT_FOUND,
     ExitCode.MODEL_UNSUPPORTED: Reason.MODEL_UNSUPPORTED,
+    ExitCode.DISK_FULL: Reason.CACHE_FULL,
 }
-_SAID_BY_INSPECTION = (Reason.MODEL_NOT_FOUND, Reason.MODEL_CORRUPT, Reason.MODEL_UNSUPPORTED)
+_SAID_BY_PODS = (
+    Reason.MODEL_NOT_FOUND, Reason.MODEL_CORRUPT, Reason.MODEL_UNSUPPORTED, Reason.MODEL_GATED, Reason.TOKEN_INVALID,
+    Reason.REVISION_NOT_FOUND, Reason.HUB_THROTTLED, Reason.HUB_UNREACHABLE, Reason.CACHE_FULL,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class ModelFinding:
     """The answer of an inspection, and what has to be written for it."""
 
-    shape: ModelShape | None
+    inspected: Inspected | None
     reason: Reason
     message: str
     is_final: bool = False  # another try would say the same
@@ -48,21 +56,32 @@ class ModelFinding:
     delete: tuple[Manifest, ...] = ()
     requeue_after_seconds: float | None = None
 
+    @property
+    def shape(self) -> ModelShape | None:
+        return self.inspected.shape if self.inspected else None
+
+    @property
+    def files(self) -> HubFiles | None:
+        """Of a hub's model."""
+        if self.inspected is None or self.inspected.snapshot is None:
+            return None
+        return HubFiles(self.inspected.snapshot, self.inspected.download_bytes)
+
 
 def find_model(pool: InferencePool, observed: Observed, runtime: Runtime, now: datetime) -> ModelFinding:
     """The model's shape if it is known, else the next step towards it."""
     name = _model_revision_name(pool)
-    jobs = tuple(child for child in observed.children if child["kind"] == JOB.kind)
+    jobs = observed.of_role(JOB.kind, ROLE_LABEL, INSPECTION_ROLE)
     others = tuple(each for each in _model_revisions(observed) if each["metadata"]["name"] != name)
-    if (shape := _stored_shape(observed.child(CONTROLLER_REVISION.kind, name))) is not None:
-        return _resolved(shape, delete=(*jobs, *others))
+    if (known := _stored(observed.child(CONTROLLER_REVISION.kind, name))) is not None:
+        return _resolved(pool, known, delete=(*jobs, *others))
     if observed.is_claim_missing:
         message = f"PersistentVolumeClaim {pool.spec.model.claim} does not exist in namespace {pool.metadata.namespace}"
         return ModelFinding(
             None, Reason.CLAIM_NOT_FOUND, f"{message}; create it, or correct model.uri",
             requeue_after_seconds=CLAIM_POLL_SECONDS,
         )  # fmt: skip
-    prefix = _job_prefix(pool)
+    prefix = _job_prefix(pool, runtime)
     tries = sorted((i for i in observed.inspections if i.name.startswith(prefix)), key=lambda i: i.attempt)
     if not tries:
         job = inspection_job(pool, f"{prefix}1", runtime)
@@ -78,7 +97,7 @@ def find_model(pool: InferencePool, observed: Observed, runtime: Runtime, now: d
 def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now: datetime) -> ModelFinding:
     reason, message = Reason.INSPECTING, f"Job {last.name} reads {pool.spec.model.uri}"
     if before is not None:
-        reason, message = _fault(before)
+        reason, message = fault(before)
         message = f"{pool.spec.model.uri}: {message}"
     if last.trouble:
         message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
@@ -92,54 +111,70 @@ def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now:
 
 
 def _judge(pool: InferencePool, last: Inspection, runtime: Runtime, now: datetime) -> ModelFinding:
-    if (shape := _answered_shape(last.termination)) is not None:
-        data = {"uri": pool.spec.model.uri, "shape": json.loads(shape.to_json())}
+    if (answer := _answered(last.termination)) is not None:
+        data = {"uri": pool.spec.model.uri, "shape": json.loads(answer.to_json())}
         revision = controller_revision(pool, _model_revision_name(pool), MODEL_ROLE, number=1, data=data)
-        return _resolved(shape, apply=(revision,))  # the Job goes once its answer is stored
-    reason, fault = _fault(last)
-    message = f"{pool.spec.model.uri}: {fault}"
+        return _resolved(pool, answer, apply=(revision,))  # the Job goes once its answer is stored
+    reason, said = fault(last)
+    message = f"{pool.spec.model.uri}: {said}"
     if reason is Reason.MODEL_UNSUPPORTED:
         remedy = f"correct model.uri; if the files were replaced in place, delete Job {last.name} to look again"
         return ModelFinding(None, reason, f"{message}; {remedy}", is_final=True)
-    wait_seconds = min(FIRST_RETRY_SECONDS * 2 ** min(last.attempt - 1, 10), LONGEST_RETRY_SECONDS)
-    due = (last.finished_at or now) + timedelta(seconds=wait_seconds)
-    if now < due:
-        return ModelFinding(None, reason, message, requeue_after_seconds=(due - now).total_seconds())
-    job = inspection_job(pool, f"{_job_prefix(pool)}{last.attempt + 1}", runtime)
+    if (seconds := seconds_until_retry(last, now)) > 0:
+        return ModelFinding(None, reason, message, requeue_after_seconds=seconds)
+    job = inspection_job(pool, f"{_job_prefix(pool, runtime)}{last.attempt + 1}", runtime)
     return ModelFinding(None, reason, message, apply=(job,))
 
 
+def seconds_until_retry(last: Inspection, now: datetime) -> float:
+    """Longer each time, as long as a hub asked for, and out of step with other pools where it is a hub's doing."""
+    wait_seconds = float(min(FIRST_RETRY_SECONDS * 2 ** min(last.attempt - 1, 10), LONGEST_RETRY_SECONDS))
+    ended = last.termination
+    if ended is not None and ended.exit_code == ExitCode.HUB_UNAVAILABLE:
+        words = ended.last_words()
+        wait_seconds = max(wait_seconds, (words.retry_after_seconds if words else 0) or 0)
+        wait_seconds *= 1 + JITTER * int(sha256(last.uid.encode()).hexdigest()[:4], 16) / 0xFFFF
+    due = (last.finished_at or now) + timedelta(seconds=wait_seconds)
+    return max(0.0, (due - now).total_seconds())
+
+
 def _resolved(
-    shape: ModelShape, *, apply: tuple[Manifest, ...] = (), delete: tuple[Manifest, ...] = ()
+    pool: InferencePool, known: Inspected, *, apply: tuple[Manifest, ...] = (), delete: tuple[Manifest, ...] = ()
 ) -> ModelFinding:
+    shape = known.shape
     message = f"{shape.architecture}, {shape.num_parameters:,} parameters, context up to {shape.max_context:,} tokens"
-    return ModelFinding(shape, Reason.MODEL_INSPECTED, message, apply=apply, delete=delete)
+    if known.snapshot is not None:
+        message += f"; commit {known.snapshot.commit}"
+        if pool.spec.cache is None:
+            message += f"; without spec.cache every replica fetches {format_bytes(known.download_bytes)} when it starts"
+    return ModelFinding(known, Reason.MODEL_INSPECTED, message, apply=apply, delete=delete)
 
 
-def _fault(inspection: Inspection) -> tuple[Reason, str]:
-    ended = inspection.termination
+def fault(job: Inspection) -> tuple[Reason, str]:
+    """Why a Job of ours failed, in its pod's words."""
+    ended = job.termination
     if ended is None:
-        return Reason.INSPECTION_FAILED, f"Job {inspection.name} failed: {inspection.failure or 'its pod is gone'}"
+        return Reason.INSPECTION_FAILED, f"Job {job.name} failed: {job.failure or 'its pod is gone'}"
     words = ended.last_words()
     message = words.message if words else ended.message[-500:] or f"no word, exit code {ended.exit_code}"
-    said = next((reason for reason in _SAID_BY_INSPECTION if words and words.reason == reason), None)
+    said = next((reason for reason in _SAID_BY_PODS if words and words.reason == reason), None)
     if said is None and ended.exit_code in _REASON_BY_EXIT:
         said = _REASON_BY_EXIT[ExitCode(ended.exit_code)]
     return said or Reason.INSPECTION_FAILED, message
 
 
-def _answered_shape(ended: Termination | None) -> ModelShape | None:
-    return _read_shape(ended.message) if ended is not None and ended.exit_code == ExitCode.OK else None
+def _answered(ended: Termination | None) -> Inspected | None:
+    return _read(ended.message) if ended is not None and ended.exit_code == ExitCode.OK else None
 
 
-def _stored_shape(revision: Manifest | None) -> ModelShape | None:
+def _stored(revision: Manifest | None) -> Inspected | None:
     """A revision that cannot be read counts as absent: the model is inspected again."""
-    return None if revision is None else _read_shape(json.dumps(revision.get("data", {}).get("shape")))
+    return None if revision is None else _read(json.dumps(revision.get("data", {}).get("shape")))
 
 
-def _read_shape(text: str) -> ModelShape | None:
+def _read(text: str) -> Inspected | None:
     try:
-        return ModelShape.from_json(text)
+        return Inspected.from_json(text)
     except UnsupportedShape:
         return None
 
@@ -149,12 +184,20 @@ def _model_revisions(observed: Observed) -> tuple[Manifest, ...]:
 
 
 def _model_revision_name(pool: InferencePool) -> str:
-    return f"{pool.metadata.name}-model-{sha256(pool.spec.model.uri.encode()).hexdigest()[:8]}"
+    model = pool.spec.model
+    named = f"{model.uri}@{model.revision}" if model.revision else model.uri
+    return f"{pool.metadata.name}-model-{sha256(named.encode()).hexdigest()[:8]}"
 
 
-def _job_prefix(pool: InferencePool) -> str:
-    """Named by all that shapes the Job's pod: a corrected node selector is a new Job, not a stuck old one."""
+def _job_prefix(pool: InferencePool, runtime: Runtime) -> str:
+    """Named by all that shapes the Job's pod: a corrected node selector is a new Job, not a stuck old one.
+
+    The image is part of it: what an older engine did not serve, a newer one looks at again.
+    """
+    model, pod = pool.spec.model, pool.spec.pod
+    token = model.token_secret_ref.model_dump_json() if model.token_secret_ref else ""
     inputs = (
-        f"{pool.spec.model.uri} {pool.spec.accelerator.resource} {pool.spec.pod.model_dump_json(exclude_defaults=True)}"
+        f"{model.uri} {model.revision or ''} {token} {model.pull_policy or ''} {runtime.image} {runtime.hub_endpoint} "
+        f"{pool.spec.accelerator.resource} {pod.model_dump_json(exclude_defaults=True)}"
     )
     return f"{pool.metadata.name}-inspect-{sha256(inputs.encode()).hexdigest()[:8]}-"

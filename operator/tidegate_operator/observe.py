@@ -16,9 +16,16 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.cache import owns_replicas
 from tidegate_operator.errors import Forbidden, UnreadablePool
 from tidegate_operator.kube import Kube
-from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+from tidegate_operator.manifests.labels import (
+    DOWNLOAD_ROLE,
+    ENGINE_ROLE,
+    INSPECTION_ROLE,
+    POOL_LABEL,
+    ROLE_LABEL,
+)
+from tidegate_operator.manifests.model_volume import cache_name
 from tidegate_operator.nodes import NodeCache
-from tidegate_operator.observed import Observed, read_inspection, read_pod
+from tidegate_operator.observed import Inspection, Observed, read_inspection, read_pod
 from tidegate_operator.resources import (
     CHILDREN,
     DEPLOYMENT,
@@ -29,7 +36,6 @@ from tidegate_operator.resources import (
     SERVICE,
     SERVICE_ACCOUNT,
     Manifest,
-    Resource,
 )
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
@@ -88,17 +94,17 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     pods = tuple(
         read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE) if _controller(pod).get("kind") == REPLICA_SET
     )
-    answers, known_nodes, is_claim_missing = await asyncio.gather(
-        engines.loads(pods), nodes.nodes(), _is_missing(kube, PERSISTENT_VOLUME_CLAIM, namespace, pool.spec.model.claim)
-    )
-    inspection_pods = tuple(_of_role(all_pods, INSPECTION_ROLE))
+    answers, known_nodes, claim = await asyncio.gather(engines.loads(pods), nodes.nodes(), _claim(kube, pool))
+    has_own_claim = pool.spec.model.claim is not None
     return Observed(
         children=children,
         strangers=tuple(_title(item) for item in others if _is_in_the_way(item, pool)),
         leftovers=tuple(_title(item) for item in others if _is_leftover(item, pool)),
-        is_claim_missing=is_claim_missing,
+        is_claim_missing=has_own_claim and claim is None,
+        cache_claim=None if has_own_claim else claim,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
-        inspections=tuple(read_inspection(item, inspection_pods) for item in children if item["kind"] == JOB.kind),
+        inspections=_jobs(children, all_pods, INSPECTION_ROLE),
+        downloads=_jobs(children, all_pods, DOWNLOAD_ROLE),
         nodes=known_nodes,
         history=history,
         is_scaled_by_others=seen.is_scaled_by_others,
@@ -107,16 +113,28 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     )
 
 
-async def _is_missing(kube: Kube, resource: Resource, namespace: str, name: str) -> bool:
-    """Where we may not look, the pod will tell."""
+async def _claim(kube: Kube, pool: InferencePool) -> Manifest | None:
+    """The claim with the model: the user's, or the pool's cache. Where we may not look, pods will tell."""
+    own = pool.spec.model.claim
+    name = own or (cache_name(pool) if pool.spec.cache else None)
+    if name is None:
+        return None
     try:
-        return await kube.get(resource, namespace, name) is None
+        return await kube.get(PERSISTENT_VOLUME_CLAIM, pool.metadata.namespace, name)
     except Forbidden:
-        return False
+        if own is None:
+            raise
+        return {}
 
 
-def _of_role(pods: Iterable[Manifest], role: str) -> Iterable[Manifest]:
-    return (pod for pod in pods if pod["metadata"]["labels"].get(ROLE_LABEL) == role)
+def _jobs(children: Iterable[Manifest], pods: Iterable[Manifest], role: str) -> tuple[Inspection, ...]:
+    theirs = tuple(_of_role(pods, role))
+    jobs = _of_role((child for child in children if child["kind"] == JOB.kind), role)
+    return tuple(read_inspection(job, theirs) for job in jobs)
+
+
+def _of_role(items: Iterable[Manifest], role: str) -> Iterable[Manifest]:
+    return (item for item in items if item["metadata"]["labels"].get(ROLE_LABEL) == role)
 
 
 def _controller(item: Manifest) -> Manifest:

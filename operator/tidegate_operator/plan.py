@@ -26,10 +26,13 @@ from tidegate_operator.integration import NO_MONITORING, Integration, Monitoring
 from tidegate_operator.manifests.config_map import chat_template
 from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
+from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.network_policy import network_policies, unwanted_network_policies
+from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.manifests.pod_disruption_budget import disruption_budgets, unwanted_disruption_budgets
 from tidegate_operator.manifests.service import service
 from tidegate_operator.manifests.service_account import service_account
+from tidegate_operator.model_cache import CacheFinding, find_cache, unwanted_claims
 from tidegate_operator.notes import Note
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
 from tidegate_operator.protection import Protection, plan_protection
@@ -87,6 +90,7 @@ class Plan:
     blocked: Blocked | None = None
     model: ModelFinding | None = None
     fit: FitFinding | None = None
+    cache: CacheFinding | None = None  # None: the pool has none, or its model is not known to fit
     args_refused: str = ""  # what is wrong with the engine flags that the pool adds
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
@@ -121,9 +125,11 @@ def plan(
     model = find_model(pool, observed, engine.runtime, now)
     fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
     args_refused = refusal(pool)
-    may_render = may_roll and not args_refused
+    files = model.files if fit is not None and fit.is_good else None  # nothing is fetched that would not fit
+    cache = _cache(pool, observed, files, engine.runtime, now)
+    may_render = may_roll and not args_refused and (cache is None or cache.is_ready)
     before = _before(pool, observed)
-    render = _renderer(pool, fit, engine, observed.loads.values()) if may_render else None
+    render = _renderer(pool, fit, files, engine, observed.loads.values()) if may_render else None
     revisions = choose_revision(pool, observed, Wish.of(pool, engine), _deployed_templates(before), render)
     if revisions.current is None:
         steps = _nothing_deployed(pool, observed, model, fit)
@@ -131,7 +137,33 @@ def plan(
         rollout = plan_rollout(pool, observed, before, revisions, now)
         revisions = replace(revisions, current=rollout.current, is_of_these_inputs=rollout.is_of_these_inputs)
         steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
-    return _with_neighbours(replace(steps, args_refused=args_refused), pool, observed, settings)
+    steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
+    steps = _with_network_policy(steps, pool, observed, settings.admin_peers)
+    return _with_neighbours(steps, pool, observed, settings)
+
+
+def _cache(
+    pool: InferencePool, observed: Observed, files: HubFiles | None, runtime: Runtime, now: datetime
+) -> CacheFinding | None:
+    return None if files is None else find_cache(pool, observed, files, runtime, now)
+
+
+def _with_cache(steps: Plan, pool: InferencePool, observed: Observed) -> Plan:
+    """The claim and the Job that fills it, beside whatever serves meanwhile."""
+    found = steps.cache
+    delete = (*steps.delete, *(found.delete if found else ()), *unwanted_claims(pool, observed))
+    if found is None:
+        return replace(steps, delete=delete)
+    waits = (steps.requeue_after_seconds, found.requeue_after_seconds or steps.requeue_after_seconds)
+    apply = (*_missing(observed, found.apply), *steps.apply)
+    return replace(steps, apply=apply, delete=delete, requeue_after_seconds=min(waits))
+
+
+def _with_network_policy(steps: Plan, pool: InferencePool, observed: Observed, peers: tuple[Manifest, ...]) -> Plan:
+    """Before the first pod is there."""
+    policies = _missing(observed, network_policies(pool, peers))
+    unwanted = unwanted_network_policies(observed, peers)
+    return replace(steps, apply=(*policies, *steps.apply), delete=(*steps.delete, *unwanted))
 
 
 def _with_neighbours(steps: Plan, pool: InferencePool, observed: Observed, settings: PlanSettings) -> Plan:
@@ -170,12 +202,16 @@ def _blocked(observed: Observed) -> Blocked | None:
 
 
 def _renderer(
-    pool: InferencePool, fit: FitFinding | None, engine: EngineDefaults, loads: Iterable[LoadReport]
+    pool: InferencePool,
+    fit: FitFinding | None,
+    files: HubFiles | None,
+    engine: EngineDefaults,
+    loads: Iterable[LoadReport],
 ) -> Callable[[int], TemplateRevision] | None:
     if fit is None or fit.fit is None or not fit.fit.fits:
         return None
     good = fit.fit
-    return lambda number: render_revision(pool, good, engine, number, drain_seconds(pool, loads))
+    return lambda number: render_revision(pool, good, engine, number, drain_seconds(pool, loads), files=files)
 
 
 def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None) -> Plan:
@@ -208,7 +244,6 @@ def _deployed(
             *findings.model.delete,
             *revisions.delete,
             *_unused_config_maps(pool, observed, revisions),
-            *unwanted_network_policies(observed, settings.admin_peers),
             *unwanted_disruption_budgets(pool, observed),
         ),
         apply=_missing(observed, tuple(wanted)),
@@ -263,7 +298,7 @@ def _scale_down(
 def _children(pool: InferencePool, settings: PlanSettings) -> list[Manifest]:
     """What the Deployment's pods need first."""
     found = chat_template(pool)
-    policies = (*network_policies(pool, settings.admin_peers), *disruption_budgets(pool))
+    policies = disruption_budgets(pool)
     return [service_account(pool), *([found] if found else []), *policies, service(pool)]
 
 

@@ -68,7 +68,7 @@ NAMESPACED_RULES = (
     Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
     Rule(POD_DISRUPTION_BUDGET, (*WATCH, *APPLY, "delete")),
     Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
-    Rule(PERSISTENT_VOLUME_CLAIM, ("get",)),  # whether the model's claim exists
+    Rule(PERSISTENT_VOLUME_CLAIM, ("get", *WATCH, *APPLY, "delete")),  # whether the user's exists; the pool's own cache
     Rule(EVENT, ("create", "patch")),
     *NEIGHBOUR_RULES,
 )

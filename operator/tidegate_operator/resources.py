@@ -54,7 +54,8 @@ POD_MONITOR = Resource("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor
 OPTIONAL = (GIE_POOL, POD_MONITOR)  # children where their API is installed and somebody asked for them
 
 CHILDREN = (  # what a pool owns directly
-    SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, NETWORK_POLICY, POD_DISRUPTION_BUDGET, SERVICE, DEPLOYMENT, JOB,
+    SERVICE_ACCOUNT, CONFIG_MAP, CONTROLLER_REVISION, PERSISTENT_VOLUME_CLAIM, NETWORK_POLICY, POD_DISRUPTION_BUDGET,
+    SERVICE, DEPLOYMENT, JOB,
 )  # fmt: skip
 _KNOWN = {(each.api_version, each.kind): each for each in (POOL, *CHILDREN, *OPTIONAL, POD, NODE, EVENT, LEASE)}
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tidegate_core.fit import Fit
 from tidegate_core.launch import Device, EngineLaunch, RunnerKind
+from tidegate_operator.api.model import ModelSource
 from tidegate_operator.api.spec import Drain, EngineUpgrade
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -24,9 +25,10 @@ from tidegate_operator.extra_args import with_extra_args
 from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
 from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.controller_revision import controller_revision
-from tidegate_operator.manifests.inspection_job import model_path
+from tidegate_operator.manifests.download import download_seconds, with_download
 from tidegate_operator.manifests.labels import ROLE_LABEL, TEMPLATE_LABEL, TEMPLATE_ROLE
 from tidegate_operator.manifests.merge import merge
+from tidegate_operator.manifests.model_volume import HubFiles, disk_bytes, model_path, served_volume
 from tidegate_operator.manifests.pod import API_KEYS_FILE, engine_template, startup_seconds
 from tidegate_operator.manifests.resources import engine_resources
 from tidegate_operator.observed import Observed
@@ -48,6 +50,7 @@ class TemplateRevision(BaseModel):
     template: dict[str, Any]  # a pod template: free-form JSON
     sizing: SizingStatus
     engine: str = ""  # EngineDefaults.version; empty in those that an older operator wrote
+    snapshot: str = ""  # of a hub's model: ORG/NAME@COMMIT
     drain_seconds: int = DEFAULT_SECONDS
     progress_deadline_seconds: int
 
@@ -61,6 +64,13 @@ class TemplateRevision(BaseModel):
         """Names of the ConfigMaps its pods mount."""
         volumes = self.template["spec"].get("volumes", ())
         return frozenset(volume["configMap"]["name"] for volume in volumes if "configMap" in volume)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """Names of the claims its pods mount."""
+        kind = "persistentVolumeClaim"
+        volumes = self.template["spec"].get("volumes", ())
+        return frozenset(volume[kind]["claimName"] for volume in volumes if kind in volume)
 
     def to_manifest(self, pool: InferencePool) -> Manifest:
         data = self.model_dump(mode="json", exclude={"name", "number", "sizing"}) | {"sizing": self.sizing.to_wire()}
@@ -84,7 +94,7 @@ def inputs_hash(pool: InferencePool) -> str:
     """Hash of what the user said about pods. Defaults are left out, so a field added by an upgrade changes nothing."""
     spec = pool.spec
     drain = spec.drain.model_copy(update={"timeout_seconds": None}) if _is_old_default(spec.drain) else spec.drain
-    parts = (spec.model, spec.context, spec.traffic, spec.accelerator, spec.queue, drain, spec.pod)
+    parts = (_served(pool), spec.context, spec.traffic, spec.accelerator, spec.queue, drain, spec.pod)
     said = [part.model_dump(mode="json", by_alias=True, exclude_defaults=True) for part in parts]
     said.append({"itlMilliseconds": spec.objectives.itl_milliseconds})
     if access := spec.access.model_dump(mode="json", by_alias=True, exclude_defaults=True):
@@ -92,7 +102,15 @@ def inputs_hash(pool: InferencePool) -> str:
     engine_parts = {"upgrade"}  # who decides about the engine's version changes nothing by itself
     if engine := spec.engine.model_dump(mode="json", by_alias=True, exclude_defaults=True, exclude=engine_parts):
         said.append({"engine": engine})
+    if spec.cache is not None:
+        said.append({"cache": {}})  # its size and its class are the claim's matter
     return _hash(said)
+
+
+def _served(pool: InferencePool) -> ModelSource:
+    """Without what only the download Job needs: a new token replaces no pod that does not see it."""
+    model = pool.spec.model
+    return model if pool.spec.cache is None else model.model_copy(update={"token_secret_ref": None})
 
 
 def _is_old_default(drain: Drain) -> bool:
@@ -141,7 +159,7 @@ def choose_revision(
     Where it cannot, or the wish was given up, the last good one stays.
     """
     stored = observed.of_role(CONTROLLER_REVISION.kind, ROLE_LABEL, TEMPLATE_ROLE)
-    readable = sorted(filter(None, map(_readable, stored)), key=lambda revision: revision.number)
+    readable = stored_revisions(observed)
     running, good = _of_template(readable, deployed.template), _of_template(readable, deployed.good)
     is_given_up = good is not None and deployed.given_up == wish.key
     known = [each for each in (*readable[-1:], running) if each is not None]
@@ -169,24 +187,45 @@ def choose_revision(
     )
 
 
+def stored_revisions(observed: Observed) -> list[TemplateRevision]:
+    """Those that can be read, oldest first."""
+    stored = observed.of_role(CONTROLLER_REVISION.kind, ROLE_LABEL, TEMPLATE_ROLE)
+    return sorted(filter(None, map(_readable, stored)), key=lambda revision: revision.number)
+
+
 def _of_template(revisions: list[TemplateRevision], template_hash: str) -> TemplateRevision | None:
     """The newest with that template."""
     return next((each for each in reversed(revisions) if each.template_hash == template_hash), None)
 
 
 def render_revision(
-    pool: InferencePool, fit: Fit, defaults: EngineDefaults, number: int, drain_seconds: int = DEFAULT_SECONDS
+    pool: InferencePool,
+    fit: Fit,
+    defaults: EngineDefaults,
+    number: int,
+    drain_seconds: int = DEFAULT_SECONDS,
+    *,
+    files: HubFiles | None = None,
 ) -> TemplateRevision:
-    """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain."""
-    launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds), pool)
+    """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain.
+
+    `files` are those of a hub's model.
+    """
+    launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds, files), pool)
+    fetched = files if pool.spec.cache is None else None  # by each pod
+    num_bytes = disk_bytes(fetched.num_bytes) if fetched else 0
     template = engine_template(
         pool,
         launch,
-        engine_resources(pool, fit.resident_bytes),
+        engine_resources(pool, fit.resident_bytes, num_bytes),
         defaults.runtime,
+        served_volume(pool, files),
         weight_bytes=fit.weight_bytes,
         chat_template_map=chat_template_name(pool),
     )
+    if fetched is not None:
+        template = with_download(pool, template, fetched, defaults.runtime)
+    start_seconds = startup_seconds(fit.weight_bytes) + download_seconds(num_bytes)
     return TemplateRevision(
         name=f"{pool.metadata.name}-{number}",
         number=number,
@@ -195,12 +234,17 @@ def render_revision(
         sizing=sizing_status(pool, fit),
         engine=defaults.version,
         drain_seconds=drain_seconds,
-        progress_deadline_seconds=startup_seconds(fit.weight_bytes) + PULL_ALLOWANCE_SECONDS,
+        snapshot=files.snapshot.name if files else "",
+        progress_deadline_seconds=start_seconds + PULL_ALLOWANCE_SECONDS,
     )
 
 
 def engine_launch(
-    pool: InferencePool, fit: Fit, defaults: EngineDefaults, drain_seconds: int = DEFAULT_SECONDS
+    pool: InferencePool,
+    fit: Fit,
+    defaults: EngineDefaults,
+    drain_seconds: int = DEFAULT_SECONDS,
+    files: HubFiles | None = None,
 ) -> EngineLaunch:
     """The engine's arguments, as far as the operator sets them.
 
@@ -209,7 +253,7 @@ def engine_launch(
     spec = pool.spec
     measures_memory = not spec.accelerator.is_cpu and defaults.runner is RunnerKind.TORCH
     return EngineLaunch(
-        model=model_path(pool),
+        model=model_path(pool, files),
         device=Device.CPU if spec.accelerator.is_cpu else Device.CUDA,
         runner=defaults.runner,
         context=fit.context,

@@ -41,6 +41,13 @@ class EngineSettings(_Group):
     """Merged into every pod template as the last step: the escape hatch for what the resource does not offer."""
 
 
+class HubSettings(_Group):
+    """Where models of hf:// are."""
+
+    endpoint: str = Field(default="", pattern="^(https?://[^ ]+)?$")
+    """HF_ENDPOINT of pods that inspect or fetch a model: a mirror. Empty: the hub itself. A pool's pod.env wins."""
+
+
 class ScrapeSettings(_Group):
     """How engines are asked for their load."""
 
@@ -104,6 +111,8 @@ class OperatorSettings(BaseSettings):
 
     engine: EngineSettings
     """Engine pods."""
+    hub: HubSettings = HubSettings()
+    """Models of a hub."""
     scrape: ScrapeSettings = ScrapeSettings()
     """Load reports."""
     reconcile: ReconcileSettings = ReconcileSettings()

@@ -93,8 +93,16 @@ def _phase(findings: tuple[Finding, ...]) -> str:
 
 def _model(before: InferencePoolStatus, plan: Plan) -> ModelStatus | None:
     if plan.model and plan.model.shape and plan.fit and plan.fit.fit:
-        return model_status(plan.model.shape, plan.fit.fit)
+        return model_status(plan.model.shape, plan.fit.fit).model_copy(update={"revision": _commit(plan)})
     return before.model if plan.revisions.current or plan.blocked else None
+
+
+def _commit(plan: Plan) -> str | None:
+    """Of a hub's model: what the pods have, whatever its branch says by now; before there are any, what was found."""
+    current = plan.revisions.current
+    if current is not None and plan.revisions.is_of_these_inputs:
+        return current.snapshot.partition("@")[2] or None
+    return plan.model.files.snapshot.commit if plan.model and plan.model.files else None
 
 
 def _sizing(pool: InferencePool, observed: Observed, plan: Plan) -> SizingStatus | None:

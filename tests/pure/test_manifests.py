@@ -44,7 +44,8 @@ FULL = {
 
 
 def children(subject: InferencePool, settings: PlanSettings = SETTINGS) -> dict[str, Manifest]:
-    steps = plan(subject, Observed(inspections=(inspected(),)), settings, NOW)
+    (job,) = plan(subject, Observed(), settings, NOW).apply
+    steps = plan(subject, Observed(inspections=(inspected(name=job["metadata"]["name"]),)), settings, NOW)
     return {each["kind"]: each for each in steps.apply}
 
 

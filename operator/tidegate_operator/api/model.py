@@ -46,7 +46,7 @@ class ModelSource(ApiModel):
     """The model: pvc://CLAIM/PATH, a PersistentVolumeClaim of this namespace and the directory or GGUF file in it;
     hf://ORG/NAME or hf://ORG/NAME/FILE.gguf, a repository of the hub at HF_ENDPOINT; oci://IMAGE or oci://IMAGE#PATH,
     an image whose files are mounted as they are (Kubernetes 1.35 or newer)."""
-    revision: str | None = Field(default=None, min_length=1, max_length=255)
+    revision: str | None = Field(default=None, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     """hf:// only: branch, tag or commit. It is resolved to a commit once, which status.model.revision shows and the
     pods keep. Absent: main."""
     token_secret_ref: SecretKey | None = None
@@ -106,14 +106,15 @@ class CacheClaim(ApiModel):
     storage_class_name: str | None = Field(default=None, max_length=253)
     """Absent: the cluster's default class."""
     access_modes: tuple[AccessMode, ...] = Field(
-        default=(AccessMode.READ_WRITE_ONCE,),
-        min_length=1,
-        max_length=3,
-        json_schema_extra={"x-kubernetes-list-type": "set"},
+        default=(), max_length=3, json_schema_extra={"x-kubernetes-list-type": "set"}
     )
-    """ReadWriteOnce serves replicas on one node only; ReadWriteMany serves them anywhere."""
+    """ReadWriteOnce serves replicas on one node only; ReadWriteMany serves them anywhere. Absent: ReadWriteOnce."""
     storage: Quantity | None = None
     """Its size. Absent: twice the model and 1Gi, so that the next revision fits beside the one that serves."""
+
+    @property
+    def modes(self) -> tuple[AccessMode, ...]:
+        return self.access_modes or (AccessMode.READ_WRITE_ONCE,)
 
 
 class ModelCache(ApiModel):

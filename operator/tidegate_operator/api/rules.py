@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.base import GROUP
-from tidegate_operator.api.model import KvCacheDtype
+from tidegate_operator.api.model import AccessMode, KvCacheDtype
 from tidegate_operator.api.pod import OUR_VARIABLES, TOKEN_VARIABLES, Variable
 from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -20,7 +20,12 @@ MAX_NAME_LENGTH = 40  # children append up to 23 characters and must stay within
 MOST = "8Pi"  # bytes or anything else; what is larger has no exact number in JSON, and no machine
 _NAME = "^[a-z]([-a-z0-9]*[a-z0-9])?$"
 _SEGMENT = "[A-Za-z0-9_][A-Za-z0-9_.@+=-]*"
-_URI = f"^pvc://[a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/({_SEGMENT}(/{_SEGMENT})*)?$"
+_PATH = f"{_SEGMENT}(/{_SEGMENT})*"
+_HUB_NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+_CLAIM_URI = f"^pvc://[a-z0-9]([-a-z0-9.]{{0,251}}[a-z0-9])?/({_PATH})?$"
+_HUB_URI = f"^hf://{_HUB_NAME}/{_HUB_NAME}(/({_HUB_NAME}/)*{_HUB_NAME}[.]gguf)?$"
+_IMAGE_URI = f"^oci://[A-Za-z0-9][A-Za-z0-9._:/-]{{0,511}}(@sha256:[0-9a-f]{{64}})?(#{_PATH})?$"
+_URIS = (_CLAIM_URI, _HUB_URI, _IMAGE_URI)
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _RESOURCE = f"^(cpu|({_LABEL}[.])+{_LABEL}/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)$"
 
@@ -47,9 +52,44 @@ NAME = Rule(
 )
 MODEL_URI = Rule(
     "spec.model.uri",
-    f"self.matches('{_URI}')",
-    "model.uri must be pvc://CLAIM/PATH: a PersistentVolumeClaim of this namespace and a path inside it",
-    lambda pool: bool(re.search(_URI, pool.spec.model.uri)),
+    " || ".join(f"self.matches('{uri}')" for uri in _URIS),
+    "model.uri must be pvc://CLAIM/PATH (a PersistentVolumeClaim of this namespace and a path inside it), "
+    "hf://ORG/NAME or hf://ORG/NAME/FILE.gguf, or oci://IMAGE or oci://IMAGE#PATH",
+    lambda pool: any(re.search(uri, pool.spec.model.uri) for uri in _URIS),
+)
+HUB_FIELDS = Rule(
+    "spec",
+    "self.model.uri.startsWith('hf://') || !has(self.model.revision) && !has(self.model.tokenSecretRef) && "
+    "!has(self.cache)",
+    "model.revision, model.tokenSecretRef and cache are for models of a hub; leave them out, or take an hf:// model",
+    lambda pool: (
+        pool.spec.model.is_of_hub
+        or (pool.spec.model.revision, pool.spec.model.token_secret_ref, pool.spec.cache) == (None, None, None)
+    ),
+)
+IMAGE_FIELDS = Rule(
+    "spec.model",
+    "self.uri.startsWith('oci://') || !has(self.pullPolicy)",
+    "model.pullPolicy is for models in an image; leave it out, or take an oci:// model",
+    lambda pool: pool.spec.model.is_image or pool.spec.model.pull_policy is None,
+)
+CACHE_CAN_BE_FILLED = Rule(
+    "spec.cache.persistentVolumeClaim",
+    "!has(self.accessModes) || self.accessModes.size() == 0 || self.accessModes.exists(mode, mode != 'ReadOnlyMany')",
+    "cache.persistentVolumeClaim.accessModes needs ReadWriteOnce or ReadWriteMany: the model is written once",
+    lambda pool: (
+        pool.spec.cache is None or set(pool.spec.cache.persistent_volume_claim.modes) != {AccessMode.READ_ONLY_MANY}
+    ),
+)
+CACHE_SIZE = Rule(
+    "spec.cache.persistentVolumeClaim",
+    f"!has(self.storage) || quantity(string(self.storage)).compareTo(quantity('{MOST}')) <= 0",
+    f"cache.persistentVolumeClaim.storage is at most {MOST}",
+    lambda pool: (
+        pool.spec.cache is None
+        or pool.spec.cache.persistent_volume_claim.storage is None
+        or _is_possible(pool.spec.cache.persistent_volume_claim.storage)
+    ),
 )
 ACCELERATOR_RESOURCE = Rule(
     "spec.accelerator.resource",
@@ -171,7 +211,8 @@ NO_TOKEN_IN_ENVIRONMENT = Rule(
 )
 
 RULES = (
-    NAME, MODEL_URI, ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
+    NAME, MODEL_URI, HUB_FIELDS, IMAGE_FIELDS, CACHE_CAN_BE_FILLED, CACHE_SIZE,
+    ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
     START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, CPU_HAS_NO_COUNT, FP8_NEEDS_A_GPU,
     INT8_WEIGHTS_NEED_A_CPU,
     DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS, ONE_VALUE,

@@ -31,6 +31,8 @@ class ModelStatus(ApiModel):
     """Longest sequence the model was made for."""
     fingerprint: str
     """Changes when the files do."""
+    revision: str | None = None
+    """Commit of a hub's model that the pods have, whatever its branch says by now."""
 
 
 class SizingOption(ApiModel):

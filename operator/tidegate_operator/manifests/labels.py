@@ -16,6 +16,7 @@ SERVING_LABEL = f"{GROUP}/serving"
 TEMPLATE_LABEL = f"{GROUP}/template"  # hash of the rendered pod template a pod was made from
 
 APPLIED_ANNOTATION = f"{GROUP}/applied"  # hash of the manifest we applied last, to see what we no longer ask for
+HOLDS_ANNOTATION = f"{GROUP}/holds"  # on a cache's claim: the snapshots on it; on a download Job: those after it
 DESIRED_ANNOTATION = f"{GROUP}/desired-replicas"  # on the Deployment: the size decided, written with `replicas` at once
 ROLLOUT_ANNOTATION = f"{GROUP}/rollout"  # on the Deployment: what rollout.py must remember
 DRAINING_SINCE_ANNOTATION = f"{GROUP}/draining-since"
@@ -24,10 +25,13 @@ DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"
 
 ENGINE_ROLE = "engine"
 INSPECTION_ROLE = "inspection"
+DOWNLOAD_ROLE = "download"
+CACHE_ROLE = "cache"
 MODEL_ROLE = "model"
 TEMPLATE_ROLE = "template"
 CHAT_TEMPLATE_ROLE = "chat-template"
 
+DOWNLOAD_CONTAINER = "download"  # in pods that fetch their model before the engine starts
 MANAGED_BY = "tidegate"
 
 

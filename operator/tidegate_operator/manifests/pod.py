@@ -8,18 +8,20 @@ still answers there, and probes never compete with requests.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
-from tidegate_core.launch import MODELS_PATH, TERMINATION_MESSAGE_PATH, EngineLaunch
+from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, INSPECTION_ROLE, SERVING_LABEL, labels
+from tidegate_operator.manifests.hub_access import hub_variables, token_mounts, token_volumes
+from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.merge import merge
+from tidegate_operator.manifests.model_volume import ModelVolume
 from tidegate_operator.manifests.resources import ContainerResources
 from tidegate_operator.resources import Manifest
 
 CONTAINER = "engine"  # the one container of both pods: a settings patch finds it under one name
 COMMAND = ("python", "-m", "tidegate_cli")
-MODEL_VOLUME = "models"
 CHAT_TEMPLATE_VOLUME = "chat-template"
 CHAT_TEMPLATE_DIRECTORY = "/etc/tidegate"
 CHAT_TEMPLATE_KEY = "chat_template.jinja"
@@ -35,6 +37,11 @@ STARTUP_PERIOD_SECONDS = 2
 STARTUP_BASE_SECONDS = 180  # interpreter, libraries, warm-up, on a busy node
 SLOWEST_READ_BYTES_PER_SECOND = 50_000_000  # a network volume on a bad day
 
+_TMP: tuple[Manifest, Manifest] = (
+    {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
+    {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the emptyDir
+)
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -43,6 +50,7 @@ class Runtime:
     image: str
     pod_patch: Manifest
     image_pull_policy: str = "IfNotPresent"
+    hub_endpoint: str = ""  # empty: the hub's client knows
 
 
 def startup_seconds(weight_bytes: int) -> int:
@@ -60,6 +68,7 @@ def engine_template(
     launch: EngineLaunch,
     resources: ContainerResources,
     runtime: Runtime,
+    models: ModelVolume,
     *,
     weight_bytes: int,
     chat_template_map: str | None,
@@ -93,25 +102,43 @@ def engine_template(
         runtime=runtime,
         container=container,
         spec=spec,
-        chat_template_map=chat_template_map,
     )
+    template = merge(template, _volumes([(models.volume(), models.mount()), _TMP, *_chat_template(chat_template_map)]))
     template = merge(template, {"metadata": {"labels": {SERVING_LABEL: "true"}}})
     template = merge(template, _api_keys(pool))
     return merge(template, runtime.pod_patch)
 
 
 def job_template(
-    pool: InferencePool, args: tuple[str, ...], resources: ContainerResources, runtime: Runtime
-) -> Manifest:
-    """The inspection Job's pod template: placed as engines are, so that its volume lands where engines can run."""
+    pool: InferencePool,
+    role: str,
+    args: tuple[str, ...],
+    resources: ContainerResources,
+    *,
+    runtime: Runtime,
+    models: ModelVolume | None,
+) -> dict[str, Any]:
+    """A Job's pod, placed as engines are, so that its volume lands where engines can run.
+
+    A Job for a hub's model may ask the hub: it writes the volume, where it has one, and sees the token.
+    """
     template = _pod_template(
         pool,
-        INSPECTION_ROLE,
+        role,
         resources=resources,
         runtime=runtime,
         container={"args": list(args)},
         spec={"restartPolicy": "Never"},
     )
+    is_online = pool.spec.model.is_of_hub
+    mounted = [(models.volume(), models.mount(is_writable=is_online))] if models else []
+    template = merge(template, _volumes([*mounted, _TMP]))
+    if is_online:
+        (container,) = template["spec"]["containers"]
+        variables = hub_variables(pool, runtime.hub_endpoint, container["env"])
+        container = {**container, "env": variables, "volumeMounts": [*container["volumeMounts"], *token_mounts(pool)]}
+        volumes = [*template["spec"]["volumes"], *token_volumes(pool)]
+        template["spec"] = {**template["spec"], "containers": [container], "volumes": volumes}
     return merge(template, runtime.pod_patch)
 
 
@@ -123,9 +150,7 @@ def _pod_template(
     runtime: Runtime,
     container: Manifest,
     spec: Manifest,
-    chat_template_map: str | None = None,
-) -> Manifest:
-    volumes, mounts = _volumes(pool, chat_template_map)
+) -> dict[str, Any]:
     base = {
         "name": CONTAINER,
         "image": runtime.image,
@@ -142,7 +167,6 @@ def _pod_template(
         },
         "terminationMessagePath": TERMINATION_MESSAGE_PATH,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": mounts,
     }  # fmt: skip
     return {
         "metadata": _pod_metadata(pool, role),
@@ -153,7 +177,6 @@ def _pod_template(
                 "runAsNonRoot": True, "runAsUser": UID, "runAsGroup": UID, "seccompProfile": {"type": "RuntimeDefault"},
             },
             "containers": [{**base, **container}],
-            "volumes": volumes,
             **_placement(pool),
             **spec,
         },
@@ -166,19 +189,17 @@ def _pod_metadata(pool: InferencePool, role: str) -> Manifest:
     return {"labels": {**user.labels, **labels(pool, role)}, **annotations}
 
 
-def _volumes(pool: InferencePool, chat_template_map: str | None) -> tuple[list[Manifest], list[Manifest]]:
-    volumes: list[Manifest] = [
-        {"name": MODEL_VOLUME, "persistentVolumeClaim": {"claimName": pool.spec.model.claim, "readOnly": True}},
-        {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},
-    ]
-    mounts: list[Manifest] = [
-        {"name": MODEL_VOLUME, "mountPath": MODELS_PATH, "readOnly": True},
-        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the emptyDir above
-    ]
-    if chat_template_map:
-        volumes.append({"name": CHAT_TEMPLATE_VOLUME, "configMap": {"name": chat_template_map}})
-        mounts.append({"name": CHAT_TEMPLATE_VOLUME, "mountPath": CHAT_TEMPLATE_DIRECTORY, "readOnly": True})
-    return volumes, mounts
+def _volumes(mounted: list[tuple[Manifest, Manifest]]) -> Manifest:
+    """Volumes with their mounts, as a patch of a template that has none yet."""
+    volumes, mounts = [volume for volume, _ in mounted], [mount for _, mount in mounted]
+    return {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}], "volumes": volumes}}
+
+
+def _chat_template(config_map: str | None) -> list[tuple[Manifest, Manifest]]:
+    if config_map is None:
+        return []
+    volume = {"name": CHAT_TEMPLATE_VOLUME, "configMap": {"name": config_map}}
+    return [(volume, {"name": CHAT_TEMPLATE_VOLUME, "mountPath": CHAT_TEMPLATE_DIRECTORY, "readOnly": True})]
 
 
 def _api_keys(pool: InferencePool) -> Manifest:

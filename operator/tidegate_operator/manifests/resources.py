@@ -24,11 +24,15 @@ class ContainerResources:
         return {"requests": dict(self.requests), "limits": dict(self.limits)}
 
 
-def engine_resources(pool: InferencePool, resident_bytes: int) -> ContainerResources:
-    """The user's values first. A GPU pool asks for one device and host memory; a CPU pool's limit is its device."""
+def engine_resources(pool: InferencePool, resident_bytes: int, download_bytes: int = 0) -> ContainerResources:
+    """The user's values first. A GPU pool asks for one device and host memory; a CPU pool's limit is its device.
+
+    `download_bytes` is what the pod puts onto its node's disk before the engine starts.
+    """
     user = pool.spec.pod.resources
-    limits = {"ephemeral-storage": _EPHEMERAL_LIMIT} | _canonical(user.limits)
-    requests = {"ephemeral-storage": _EPHEMERAL_REQUEST, "cpu": "1"} | _canonical(user.requests)
+    limits = {"ephemeral-storage": _plus(_EPHEMERAL_LIMIT, download_bytes)} | _canonical(user.limits)
+    disk = _plus(_EPHEMERAL_REQUEST, download_bytes)
+    requests = {"ephemeral-storage": disk, "cpu": "1"} | _canonical(user.requests)
     if pool.spec.accelerator.is_cpu:
         requests.setdefault("memory", limits["memory"])  # a device is not shared: no overcommitment
         if "cpu" in limits and "cpu" not in user.requests:
@@ -45,6 +49,17 @@ def inspection_resources() -> ContainerResources:
     requests = (("cpu", "100m"), ("ephemeral-storage", _EPHEMERAL_REQUEST), ("memory", "128Mi"))
     limits = (("ephemeral-storage", "256Mi"), ("memory", "1Gi"))
     return ContainerResources(requests, limits)
+
+
+def download_resources() -> ContainerResources:
+    """A few files at once, ten megabytes of each in memory; they go to the claim."""
+    requests = (("cpu", "250m"), ("ephemeral-storage", _EPHEMERAL_REQUEST), ("memory", "256Mi"))
+    limits = (("ephemeral-storage", "256Mi"), ("memory", "2Gi"))
+    return ContainerResources(requests, limits)
+
+
+def _plus(quantity: str, num_bytes: int) -> str:
+    return format_quantity(parse_bytes(quantity) + num_bytes)
 
 
 def _canonical(quantities: dict[str, str]) -> dict[str, str]:

@@ -30,6 +30,7 @@ ROLLS: dict[str, Any] = {
     "traffic.outputTokens": 10,
     "accelerator.resource": "amd.com/gpu",
     "accelerator.memory": "48Gi",
+    "accelerator.count": 2,
     "objectives.itlMilliseconds": 50,
     "queue.maxRequests": 1,
     "queue.maxTokens": 1000,

@@ -32,6 +32,7 @@ from tidegate_operator.metrics import Metrics
 from tidegate_operator.nodes import NodeCache
 from tidegate_operator.plan import PlanSettings
 from tidegate_operator.probes import Health, serve_probes
+from tidegate_operator.quotas import QuotaCache
 from tidegate_operator.reconcile import Reconciler
 from tidegate_operator.resources import Manifest, Resource
 from tidegate_operator.scale import ScaleTiming
@@ -180,6 +181,7 @@ def build_queue(
         kube=kube,
         engines=engines,
         nodes=NodeCache(kube, is_allowed=settings.is_cluster_wide),
+        quotas=QuotaCache(kube, settings.namespaces),
         recorder=EventRecorder(kube, socket.gethostname()),
         settings=lambda: plan_settings(settings, tokens.current_sha256()),
         clock=lambda: datetime.now(UTC),

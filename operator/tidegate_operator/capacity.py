@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.observed import Node
+from tidegate_operator.observed import Node, Pod
 from tidegate_operator.placement import may_run
 
 
@@ -54,6 +54,14 @@ def shortage(nodes: Iterable[Node], resource: str, num_wanted: int) -> str:
         f"fits nowhere now: a replica needs {num_wanted} {resource} on one node, largest contiguous = {largest}, "
         f"{sum(free.values())} free on {len(free)} {'node' if len(free) == 1 else 'nodes'}"
     )
+
+
+def num_held(pods: Iterable[Pod]) -> int:
+    """Replicas that hold their devices and their share of a quota: all that have not ended.
+
+    Pending ones, those of a surge and those that drain count like any other, as they do for the API server.
+    """
+    return sum(not pod.has_ended for pod in pods)
 
 
 def _num_free(node: Node, resource: str) -> int:

@@ -10,6 +10,7 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import Observed, Trouble
 from tidegate_operator.plan import Plan, Refusal
+from tidegate_operator.quota import REFUSAL
 from tidegate_operator.scale import Size, is_serving
 
 _BAD_WHEN_TRUE = (ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.SCALING_LIMITED)
@@ -49,7 +50,8 @@ class Replicas:
         updated = [pod for pod in live if pod.template == current]
         troubles = [pod.trouble for pod in live if pod.trouble and not pod.is_ready]
         if plan.pods_refused:
-            troubles.insert(0, Trouble(Reason.PODS_REFUSED, plan.pods_refused))
+            reason = Reason.QUOTA_EXCEEDED if REFUSAL in plan.pods_refused else Reason.PODS_REFUSED
+            troubles.insert(0, Trouble(reason, plan.pods_refused))
         return cls(
             num_live=len(live),
             num_ready=len(ready),

@@ -21,6 +21,7 @@ from tidegate_operator.manifests.labels import (
     TEMPLATE_LABEL,
 )
 from tidegate_operator.neighbours import NOBODY, Neighbourhood
+from tidegate_operator.quota import Quota
 from tidegate_operator.resources import Manifest
 from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
@@ -160,6 +161,7 @@ class Observed:
     inspections: tuple[Inspection, ...] = ()
     downloads: tuple[Inspection, ...] = ()  # Jobs that fetch the model into the cache
     nodes: tuple[Node, ...] | None = None  # None: the operator may not look at nodes
+    quotas: tuple[Quota, ...] = ()  # of the pool's namespace
     history: History | None = None  # earlier rounds of loads; None: this operator has seen none
     around: Neighbourhood = NOBODY  # what others brought, and optional children
     is_scaled_by_others: bool = False  # spec.replicas came through the scale subresource

@@ -36,6 +36,7 @@ from tidegate_operator.model_cache import CacheFinding, find_cache, unwanted_cla
 from tidegate_operator.notes import Note
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
 from tidegate_operator.protection import Protection, plan_protection
+from tidegate_operator.quota import room
 from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
 from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision, render_revision
 from tidegate_operator.rollout import Before, Rollout, is_replacing, plan_rollout, replicas_while_replacing
@@ -229,7 +230,15 @@ def _deployed(
     pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime, findings: _Findings
 ) -> Plan:
     revisions, facts, rollout = findings.revisions, findings.before.facts, findings.rollout
-    size = choose_size(pool, observed, facts, now, slots=rollout.current.sizing.slots, timing=settings.timing)
+    size = choose_size(
+        pool,
+        observed,
+        facts,
+        now,
+        slots=rollout.current.sizing.slots,
+        timing=settings.timing,
+        room=room(observed.quotas, rollout.current.template),
+    )
     down = _scale_down(pool, observed, findings, size, now=now)
     wanted = [*_children(pool, settings), *findings.model.apply, *revisions.apply]
     wanted.append(_wanted_deployment(pool, rollout, size, down))

@@ -24,6 +24,7 @@ from tidegate_operator.resources import (
     POD_DISRUPTION_BUDGET,
     POD_MONITOR,
     POOL,
+    RESOURCE_QUOTA,
     SCALED_OBJECT,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -68,6 +69,7 @@ NAMESPACED_RULES = (
     Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
     Rule(POD_DISRUPTION_BUDGET, (*WATCH, *APPLY, "delete")),
     Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
+    Rule(RESOURCE_QUOTA, ("list",)),  # how many more replicas the namespace may have
     Rule(PERSISTENT_VOLUME_CLAIM, ("get", *WATCH, *APPLY, "delete")),  # whether the user's exists; the pool's own cache
     Rule(EVENT, ("create", "patch")),
     *NEIGHBOUR_RULES,

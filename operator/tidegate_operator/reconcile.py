@@ -23,6 +23,7 @@ from tidegate_operator.notes import Note, transition_notes
 from tidegate_operator.observe import observe, observe_pool
 from tidegate_operator.plan import PlanSettings, plan
 from tidegate_operator.pool_metrics import PoolMetrics
+from tidegate_operator.quotas import QuotaCache
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
 from tidegate_operator.status import status, status_manifest
@@ -38,6 +39,7 @@ class Reconciler:
     kube: Kube
     engines: Engines
     nodes: NodeCache
+    quotas: QuotaCache
     recorder: EventRecorder
     settings: Callable[[], PlanSettings]  # anew each time: drain tokens rotate
     clock: Callable[[], datetime]
@@ -57,7 +59,8 @@ class Reconciler:
         uid, history = self._histories.get(key, ("", None))
         known = history if uid == pool.metadata.uid else None  # not that of a deleted pool of this name
         observed = await observe(self.kube, self.engines, self.nodes, seen, known)
-        observed = replace(observed, around=await self.surroundings.around(pool))
+        quotas = await self.quotas.of(pool.metadata.namespace)
+        observed = replace(observed, around=await self.surroundings.around(pool), quotas=quotas)
         now = self.clock()
         settings = self.settings()
         steps = plan(pool, observed, settings, now)

@@ -23,7 +23,8 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.capacity import candidates, free_accelerators
 from tidegate_operator.manifests.deployment import ROLLING_UPDATE
 from tidegate_operator.manifests.labels import ROLLOUT_ANNOTATION
-from tidegate_operator.observed import DeploymentFacts, Node, Observed, Pod, Trouble
+from tidegate_operator.observed import DeploymentFacts, Observed, Pod, Trouble
+from tidegate_operator.quota import room
 from tidegate_operator.resources import Manifest
 from tidegate_operator.revisions import Revisions, TemplateRevision
 
@@ -182,7 +183,7 @@ def _strategy(
     if pool.spec.rollout.strategy is not None:
         return pool.spec.rollout.strategy, "spec.rollout.strategy says so"
     if before.template != current.template_hash:
-        return _choose(pool, current, observed.nodes)
+        return _choose(pool, current, observed)
     if before.strategy is RolloutStrategy.SURGE and is_replacing(observed.pods, before.template, current):
         if before.facts is not None and before.facts.refusal:
             return RolloutStrategy.REPLACE, "the API server lets no further replica be created"
@@ -191,9 +192,10 @@ def _strategy(
     return before.strategy, before.memory.why
 
 
-def _choose(
-    pool: InferencePool, current: TemplateRevision, nodes: tuple[Node, ...] | None
-) -> tuple[RolloutStrategy, str]:
+def _choose(pool: InferencePool, current: TemplateRevision, observed: Observed) -> tuple[RolloutStrategy, str]:
+    allowed, nodes = room(observed.quotas, current.template), observed.nodes
+    if allowed.num_more == 0:
+        return RolloutStrategy.REPLACE, f"no quota is left for one more replica: {allowed.why}"
     resource = pool.spec.accelerator.resource
     if pool.spec.accelerator.is_cpu:
         return RolloutStrategy.SURGE, "a cpu pool needs no accelerator for one more replica"
@@ -201,8 +203,8 @@ def _choose(
         return RolloutStrategy.REPLACE, "the operator may not look at nodes, so no accelerator counts as free"
     num_needed = num_accelerators(current, resource)
     free = free_accelerators(candidates(pool, nodes), resource)
-    if room := sorted(name for name, number in free.items() if number >= num_needed):
-        return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {room[0]}"
+    if names := sorted(name for name, number in free.items() if number >= num_needed):
+        return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {names[0]}"
     return RolloutStrategy.REPLACE, f"no node has {num_needed} {resource} free"
 
 

@@ -14,8 +14,10 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.status import ColdStartStatus, ScalerStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.capacity import num_held
 from tidegate_operator.cold_start import measure
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod
+from tidegate_operator.quota import NO_QUOTA, Room
 from tidegate_operator.silence import has_metrics, silence
 
 MIN_ROUND_SECONDS = 1.0  # events may reconcile a pool many times a second; the scaler needs no finer view
@@ -64,8 +66,9 @@ def choose_size(
     *,
     slots: int,
     timing: ScaleTiming,
+    room: Room = NO_QUOTA,
 ) -> Size:
-    """`slots` of one replica."""
+    """`slots` of one replica; `room` that quotas leave for more."""
     before = decided_before(pool, deployment)
     if pool.spec.suspend:
         return Size(0, before or 0, "spec.suspend is true", limit=Reason.SUSPENDED)
@@ -77,7 +80,7 @@ def choose_size(
         return Size(
             wanted, before, f"spec.replicas is {wanted}", limit=Reason.SCALING_MANUAL, limit_message=_manual(pool)
         )
-    return _automatic(pool, observed, before, now, slots=slots, timing=timing)
+    return _automatic(pool, observed, before, now, slots=slots, timing=timing, room=room)
 
 
 def decided_before(pool: InferencePool, deployment: DeploymentFacts | None) -> int | None:
@@ -88,20 +91,30 @@ def decided_before(pool: InferencePool, deployment: DeploymentFacts | None) -> i
 
 
 def _automatic(
-    pool: InferencePool, observed: Observed, before: int, now: datetime, *, slots: int, timing: ScaleTiming
+    pool: InferencePool,
+    observed: Observed,
+    before: int,
+    now: datetime,
+    *,
+    slots: int,
+    timing: ScaleTiming,
+    room: Room,
 ) -> Size:
     history = observed.history or History((pool.status.scaler or ScalerStatus()).memory(before))
     history = replace(history, memory=replace(history.memory, desired=before))
     newest = history.rounds[-1].time if history.rounds else float("-inf")
     if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
         history = history.add(load_round(observed, now))
-    rules = policy(pool, slots, timing, cold_start_seconds(measure(pool.status.cold_start, observed)))
+    most = _most_replicas(pool, observed, before, room)
+    rules = policy(
+        pool, slots, timing, most=most, cold_start=cold_start_seconds(measure(pool.status.cold_start, observed))
+    )
     decision = decide(history, rules, now.timestamp())
     low, _ = pool.spec.bounds
     latest = history.rounds[-1].samples.values()
     recent = history.since(now.timestamp() - timing.stale_seconds)
     is_heard = has_metrics(recent)
-    limit, message = _limit(pool, observed, decision)
+    limit, message = _limit(pool, observed, decision, most, room)
     return Size(
         num_desired=decision.desired,
         num_before=before,
@@ -123,11 +136,18 @@ def cold_start_seconds(measured: ColdStartStatus | None) -> float:
     return min(max(float(measured.p90_seconds), 1.0), MAX_COLD_START_SECONDS)
 
 
-def policy(pool: InferencePool, slots: int, timing: ScaleTiming, cold_start: float) -> Policy:
-    low, high = pool.spec.bounds
+def _most_replicas(pool: InferencePool, observed: Observed, before: int, room: Room) -> int:
+    """The pool's maximum, or what quotas allow; what was ordered already stays ordered."""
+    _, high = pool.spec.bounds
+    allowed = room.most_replicas(num_held(observed.pods))
+    return high if allowed is None else min(high, max(before, allowed))
+
+
+def policy(pool: InferencePool, slots: int, timing: ScaleTiming, *, most: int, cold_start: float) -> Policy:
+    low, _ = pool.spec.bounds
     return Policy(
-        min_replicas=low,
-        max_replicas=high,
+        min_replicas=min(low, most),
+        max_replicas=most,
         slots=slots,
         ttft_seconds=pool.spec.objectives.ttft_milliseconds / 1000,
         hold_seconds=pool.spec.scaling.scale_down_hold_seconds,
@@ -153,13 +173,15 @@ def is_serving(pod: Pod) -> bool:
     return pod.is_ready and pod.is_serving
 
 
-def _limit(pool: InferencePool, observed: Observed, decision: Decision) -> tuple[Reason, str]:
+def _limit(pool: InferencePool, observed: Observed, decision: Decision, most: int, room: Room) -> tuple[Reason, str]:
     if observed.is_scaled_by_others:
         return Reason.FOREIGN_SCALER, (
             f"kubectl scale or another autoscaler set spec.replicas to {pool.spec.replicas}, but scaling.mode Auto "
             "decides; set scaling.mode to Manual, or remove that scaler and write spec.replicas yourself"
         )
     low, high = pool.spec.bounds
+    if most < high and (decision.limit is Limit.MAXIMUM or most < low):
+        return Reason.QUOTA_EXCEEDED, f"more than {most} replicas are wanted: {room.why}"
     if decision.limit is Limit.MAXIMUM:  # no live figures: they would rewrite the status at every look
         return Reason.AT_MAXIMUM, f"more than {high} replicas are wanted; raise maxReplicas, or expect refusals"
     if decision.limit is Limit.UNSCHEDULABLE:

@@ -321,12 +321,16 @@ def test_carrying_out_the_plan_brings_the_pool_from_new_to_serving() -> None:
     assert conditions(after(observed))["Progressing"][1] == "Scaling"
 
 
-def test_pods_that_cannot_be_created_are_explained_in_the_api_servers_words() -> None:
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [("pods is forbidden: exceeded quota", "QuotaExceeded"), ("no PriorityClass was found", "PodsRefused")],
+)
+def test_pods_that_cannot_be_created_are_explained_in_the_api_servers_words(words: str, reason: str) -> None:
     observed = with_pods(replicas=1)
     (deployment,) = (each for each in observed.children if each["kind"] == "Deployment")
-    failure = {"type": "ReplicaFailure", "status": "True", "message": "pods is forbidden: exceeded quota"}
+    failure = {"type": "ReplicaFailure", "status": "True", "message": words}
     refused = {**deployment, "status": {**deployment["status"], "conditions": [failure]}}
     others = tuple(each for each in observed.children if each["kind"] != "Deployment")
     progressing = after(replace(observed, children=(*others, refused))).condition(ConditionType.PROGRESSING)
     assert progressing is not None
-    assert (progressing.reason, progressing.message) == ("PodsRefused", "pods is forbidden: exceeded quota")
+    assert (progressing.reason, progressing.message) == (reason, words)

@@ -85,7 +85,11 @@ class Reason(StrEnum):
     UP_TO_DATE = "UpToDate", "every replica has the current template"
     PODS_REFUSED = (
         "PodsRefused",
-        "the API server lets no pod be created: a quota, a policy, an unknown PriorityClass; the message is its own",
+        "the API server lets no pod be created: a policy, an unknown PriorityClass; the message is its own",
+    )
+    QUOTA_EXCEEDED = (
+        "QuotaExceeded",
+        "a ResourceQuota of the namespace allows no further replica; the message has its numbers or the API server's",
     )
     UNSCHEDULABLE = "Unschedulable", "no node has room for a replica; the message is the scheduler's"
     IMAGE_UNAVAILABLE = "ImageUnavailable", "the engine image cannot be pulled"

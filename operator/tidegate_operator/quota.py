@@ -1,0 +1,129 @@
+"""How many more replicas the quotas of a namespace allow. Pure; quotas.py reads them.
+
+The scaler orders no more than they allow, and a rollout does not surge without room for one. Which of a pool's pods
+hold their share already says capacity.num_held.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import NamedTuple
+
+from tidegate_core.quantity import format_quantity, parse_quantity
+from tidegate_operator.resources import Manifest
+
+REFUSAL = "exceeded quota"  # the words of the API server's admission plugin
+_SHORT = ("cpu", "memory", "ephemeral-storage")  # a quota may name requests of these without a prefix
+_NEVER_OURS = ("Terminating", "BestEffort", "CrossNamespacePodAffinity")  # engines have requests and no deadline
+
+
+class Scope(NamedTuple):
+    """What pods a quota counts."""
+
+    name: str
+    operator: str = "Exists"
+    values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Quota:
+    """A ResourceQuota with what is used of it."""
+
+    namespace: str
+    name: str
+    hard: Mapping[str, str]
+    used: Mapping[str, str]
+    scopes: tuple[Scope, ...] = ()
+
+
+@dataclass(frozen=True)
+class Room:
+    """What quotas leave."""
+
+    num_more: int | None = None  # replicas; None: no quota counts them
+    why: str = ""  # the tightest quota and its numbers
+
+    def most_replicas(self, num_held: int) -> int | None:
+        """With those that hold their share already."""
+        return None if self.num_more is None else num_held + self.num_more
+
+
+NO_QUOTA = Room()
+
+
+def read_quota(manifest: Manifest) -> Quota:
+    """What the API server has not counted yet allows nothing to be said."""
+    spec, status, metadata = manifest.get("spec", {}), manifest.get("status", {}), manifest["metadata"]
+    selected = spec.get("scopeSelector", {}).get("matchExpressions", ())
+    return Quota(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        hard=status.get("hard", {}),
+        used=status.get("used", {}),
+        scopes=(
+            *(Scope(name) for name in spec.get("scopes", ())),
+            *(Scope(each["scopeName"], each["operator"], tuple(each.get("values", ()))) for each in selected),
+        ),
+    )
+
+
+def room(quotas: Iterable[Quota], template: Manifest) -> Room:
+    """For more pods of this template."""
+    claimed = claim(template)
+    priority_class = template["spec"].get("priorityClassName", "")
+    rooms = [
+        _room_in(quota, name, asked)
+        for quota in quotas
+        if all(_counts(scope, priority_class) for scope in quota.scopes)
+        for name, asked in claimed.items()
+        if asked > 0 and name in quota.hard
+    ]
+    return min(rooms, key=lambda each: each.num_more or 0, default=NO_QUOTA)
+
+
+def claim(template: Manifest) -> dict[str, Decimal]:
+    """What one pod asks for, by the names that quotas use."""
+    spec = template["spec"]
+    claimed = {"pods": Decimal(1), "count/pods": Decimal(1)}
+    for kind in ("requests", "limits"):
+        totals = _sum(each.get("resources", {}).get(kind, {}) for each in spec.get("containers", ()))
+        for each in spec.get("initContainers", ()):  # they run before the others, one by one
+            for resource, text in each.get("resources", {}).get(kind, {}).items():
+                totals[resource] = max(totals.get(resource, Decimal(0)), parse_quantity(text))
+        claimed |= {f"{kind}.{resource}": number for resource, number in totals.items()}
+    return claimed | {name: claimed[f"requests.{name}"] for name in _SHORT if f"requests.{name}" in claimed}
+
+
+def _sum(parts: Iterable[Mapping[str, str]]) -> dict[str, Decimal]:
+    totals: dict[str, Decimal] = {}
+    for part in parts:
+        for resource, text in part.items():
+            totals[resource] = totals.get(resource, Decimal(0)) + parse_quantity(text)
+    return totals
+
+
+def _room_in(quota: Quota, name: str, asked: Decimal) -> Room:
+    hard, used = quota.hard[name], quota.used.get(name, "0")
+    left = parse_quantity(hard) - parse_quantity(used)
+    numbers = f"{name} {hard}, {used} is used and a replica asks for {_spelled(name, asked)}"
+    return Room(max(0, int(left // asked)), f"ResourceQuota {quota.name} allows {numbers}")
+
+
+def _spelled(name: str, number: Decimal) -> str:
+    """Bytes with their unit."""
+    is_bytes = name.endswith(("memory", "storage"))
+    return format_quantity(int(number)) if is_bytes else f"{number.normalize():f}"
+
+
+def _counts(scope: Scope, priority_class: str) -> bool:
+    if scope.name != "PriorityClass":
+        return scope.name not in _NEVER_OURS
+    match scope.operator:
+        case "In":
+            return priority_class in scope.values
+        case "NotIn":
+            return priority_class not in scope.values
+        case "DoesNotExist":
+            return not priority_class
+        case _:
+            return bool(priority_class)

@@ -1,0 +1,213 @@
+"""Quotas of a namespace: which pods they count, how many more replicas they allow, and what follows from that."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pools import NOW, SETTINGS, load, pod, pool, settled
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.capacity import num_held
+from tidegate_operator.errors import Forbidden, ServerFault
+from tidegate_operator.kube import ApiServer
+from tidegate_operator.observed import Node, Observed
+from tidegate_operator.plan import Plan, plan
+from tidegate_operator.quota import NO_QUOTA, Quota, claim, read_quota, room
+from tidegate_operator.quotas import QUOTAS_TTL_SECONDS, QuotaCache
+from tidegate_operator.resources import Manifest, Resource
+from tidegate_operator.status import status
+
+GPU = "requests.nvidia.com/gpu"
+TEMPLATE = {
+    "spec": {
+        "containers": [
+            {"resources": {"requests": {"nvidia.com/gpu": "2", "cpu": "500m"}, "limits": {"memory": "8Gi"}}},
+            {"resources": {"requests": {"cpu": "1"}}},
+        ],
+        "initContainers": [{"resources": {"requests": {"cpu": "4"}, "limits": {"memory": "1Gi"}}}],
+    }
+}
+
+
+def quota(hard: str = "4", used: str = "0", key: str = GPU, **facts: Any) -> Quota:
+    return Quota("team", facts.pop("name", "gpus"), {key: hard}, {key: used}, **facts)
+
+
+def test_a_pod_claims_what_its_containers_ask_for_together_or_one_init_container_alone() -> None:
+    found = {name: str(number) for name, number in claim(TEMPLATE).items()}
+    assert found == {
+        "pods": "1", "count/pods": "1", GPU: "2", "requests.cpu": "4", "cpu": "4", "limits.memory": "8589934592",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quotas", "num_more", "why"),
+    [
+        ([], None, ""),
+        ([quota(key="requests.amd.com/gpu")], None, ""),
+        (
+            [quota("5", "2")],
+            1,
+            "gpus allows requests.nvidia.com/gpu 5, 2 is used and a replica asks for 2",
+        ),
+        ([quota("4", "9")], 0, "gpus allows requests.nvidia.com/gpu 4, 9 is used and a replica asks for 2"),
+        ([quota("40"), quota("3", "1", key="pods", name="small")], 2,
+         "small allows pods 3, 1 is used and a replica asks for 1"),
+        ([quota("20Gi", "1536Mi", key="limits.memory")], 2,
+         "gpus allows limits.memory 20Gi, 1536Mi is used and a replica asks for 8Gi"),
+        ([quota("10", "500m", key="cpu")], 2, "gpus allows cpu 10, 500m is used and a replica asks for 4"),
+    ],
+)  # fmt: skip
+def test_the_tightest_quota_says_how_many_more_replicas_there_may_be(
+    quotas: list[Quota], num_more: int | None, why: str
+) -> None:
+    found = room(quotas, TEMPLATE)
+    assert (found.num_more, found.why) == (num_more, why and f"ResourceQuota {why}")
+
+
+def scoped(*scopes: str, **selector: Any) -> Quota:
+    spec: dict[str, Any] = {"scopes": list(scopes)}
+    if selector:
+        spec["scopeSelector"] = {"matchExpressions": [{"scopeName": "PriorityClass", **selector}]}
+    counts = {"hard": {"pods": "1"}, "used": {"pods": "1"}}
+    return read_quota({"metadata": {"namespace": "team", "name": "some"}, "spec": spec, "status": counts})
+
+
+@pytest.mark.parametrize(
+    ("quota", "counts"),
+    [
+        (scoped("NotTerminating"), True),
+        (scoped("NotBestEffort"), True),
+        (scoped("Terminating"), False),
+        (scoped("BestEffort"), False),
+        (scoped("PriorityClass"), True),
+        (scoped(operator="In", values=["high", "low"]), True),
+        (scoped(operator="NotIn", values=["high"]), False),
+        (scoped(operator="Exists"), True),
+        (scoped(operator="DoesNotExist"), False),
+        (scoped("NotTerminating", operator="In", values=["low"]), False),
+    ],
+)
+def test_a_quota_of_other_pods_does_not_count(quota: Quota, counts: bool) -> None:
+    template = {"spec": {**TEMPLATE["spec"], "priorityClassName": "high"}}
+    assert (room([quota], template) != NO_QUOTA) is counts
+
+
+def test_pending_surging_and_draining_replicas_hold_their_share_and_ended_ones_do_not() -> None:
+    pods = (
+        pod("ready"), pod("pending", ready_since=None, node=""), pod("surge", template="new"),
+        pod("draining", draining_since=NOW, is_serving=False), pod("leaving", is_terminating=True),
+        pod("failed", is_terminating=True, has_ended=True),
+    )  # fmt: skip
+    assert num_held(pods) == 5
+
+
+# what follows
+
+
+def busy(subject: InferencePool, *quotas: Quota) -> tuple[Plan, Observed]:
+    """One overloaded replica of a pool that may have many."""
+    observed = settled(subject)
+    template = plan(subject, observed, SETTINGS, NOW).revisions.current
+    assert template is not None
+    serving = replace(observed, pods=(pod(template=template.template_hash),), quotas=quotas)
+    overloaded = replace(serving, loads={"chat-a": load(running=template.sizing.slots, waiting=90, eta_seconds=60.0)})
+    return plan(subject, overloaded, SETTINGS, NOW), overloaded
+
+
+def test_the_scaler_orders_no_more_than_quotas_allow_and_says_which_one_it_is() -> None:
+    subject = pool(maxReplicas=8)
+    free, _ = busy(subject)
+    assert free.size is not None
+    assert free.size.num_desired > 1, "the load asks for more"
+    capped, observed = busy(subject, quota("1", "1"))
+    assert capped.size is not None
+    assert (capped.size.num_desired, capped.size.limit) == (1, Reason.QUOTA_EXCEEDED)
+    shown = next(
+        each for each in status(subject, observed, capped, (), NOW).conditions if each.type == "ScalingLimited"
+    )
+    assert (shown.status, shown.reason) == ("True", "QuotaExceeded")
+    assert "ResourceQuota gpus allows requests.nvidia.com/gpu 1, 1 is used and a replica asks for 1" in shown.message
+    wider, _ = busy(subject, quota("2", "1"))
+    assert wider.size is not None
+    assert wider.size.num_desired == 2
+
+
+def test_a_minimum_that_quotas_do_not_allow_is_not_insisted_on() -> None:
+    capped, _ = busy(pool(minReplicas=3, maxReplicas=8), quota("1", "1"))
+    assert capped.size is not None
+    assert capped.size.num_desired <= 3, "what was ordered when the pool was new stays ordered"
+    observed = settled(pool(maxReplicas=8))
+    grown = pool(minReplicas=3, maxReplicas=8)
+    steps = plan(grown, replace(observed, pods=(pod(),), quotas=(quota("1", "1"),)), SETTINGS, NOW)
+    assert steps.size is not None
+    assert (steps.size.num_desired, steps.size.limit) == (1, Reason.QUOTA_EXCEEDED)
+
+
+def test_a_smaller_quota_takes_no_replica_away() -> None:
+    subject = pool(maxReplicas=8)
+    observed = settled(subject)
+    pods = tuple(pod(f"chat-{name}") for name in "abc")
+    three = replace(observed, pods=pods, quotas=(quota("1", "3"),))
+    deployment = next(each for each in observed.children if each["kind"] == "Deployment")
+    annotations = {**deployment["metadata"]["annotations"], "tidegate.dev/desired-replicas": "3"}
+    grown = {**deployment, "metadata": {**deployment["metadata"], "annotations": annotations}}
+    children = tuple(grown if each is deployment else each for each in observed.children)
+    steps = plan(subject, replace(three, children=children), SETTINGS, NOW)
+    assert steps.size is not None
+    assert steps.size.num_desired == 3
+
+
+def test_a_rollout_does_not_surge_where_no_quota_is_left_for_one_more_although_a_device_is_free() -> None:
+    node = Node("a", {}, {"nvidia.com/gpu": "8"})
+    wish = pool(context={"max": 2048, "min": 1024})
+    serving = replace(settled(), pods=(pod(),), nodes=(node,))
+    surge, replaced = (
+        plan(wish, replace(serving, quotas=quotas), SETTINGS, NOW).rollout for quotas in ((), (quota("1", "1"),))
+    )
+    assert surge is not None
+    assert replaced is not None
+    assert (surge.strategy, replaced.strategy) == ("Surge", "Replace")
+    assert "no quota is left for one more replica" in replaced.memory.why
+
+
+def test_pods_that_a_quota_refuses_have_its_reason_and_the_words_of_the_api_server() -> None:
+    words = 'pods "chat-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1'
+    steps = replace(plan(pool(), settled(), SETTINGS, NOW), pods_refused=words)
+    ready = status(pool(), settled(), steps, (), NOW).conditions[0]
+    assert (ready.reason, ready.message) == ("QuotaExceeded", words)
+
+
+class Namespaces(ApiServer):
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+        self.fault: Exception | None = None
+
+    async def list(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> tuple[Manifest, ...]:
+        self.asked.append(namespace)
+        if self.fault:
+            raise self.fault
+        return ({"metadata": {"namespace": namespace or "a", "name": "q"}, "status": {"hard": {"pods": "1"}}},)
+
+
+@pytest.mark.parametrize(("namespaces", "asked"), [((), [None]), (("a", "b"), ["a", "b"])])
+def test_quotas_of_all_namespaces_are_read_together_a_few_times_a_minute(
+    namespaces: tuple[str, ...], asked: list[str | None]
+) -> None:
+    async def look() -> None:
+        now, kube = 0.0, Namespaces()
+        cache = QuotaCache(kube, namespaces, clock=lambda: now)
+        first, _, other = await asyncio.gather(cache.of("a"), cache.of("a"), cache.of("c"))
+        assert ([each.name for each in first], other, kube.asked) == (["q"], (), asked)
+        now = QUOTAS_TTL_SECONDS + 1
+        kube.fault = ServerFault("HTTP 500")
+        assert await cache.of("a") == first, "what was known stays known"
+        now += QUOTAS_TTL_SECONDS + 1
+        kube.fault = Forbidden("HTTP 403")
+        assert await cache.of("a") == ()
+
+    asyncio.run(look())

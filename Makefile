@@ -4,6 +4,7 @@ UV     := $(CACHE)/uv/bin/uv
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=15
 PARALLEL := -n 2 --dist loadfile # two workers: half of the suite waits for API servers
+AUDIT := $(CACHE)/audit
 LOCAL_CLUSTER := $(PYTHON) -m e2e.cluster
 
 export UV
@@ -51,6 +52,16 @@ check: install ## format, lint, types, import contracts, generated files
 generate: install ## CRDs, chart copies, schemas, API reference
 	$(PYTHON) -m tidegate_operator.generated
 
+.PHONY: audit
+audit: install ## checkov over the rendered chart and the children of two pools; exceptions in .checkov.yaml
+	PYTHONPATH=operator:engine:tests:. $(PYTHON) -m audited $(AUDIT)
+	$(UV) tool run -q --from checkov==3.3.30 checkov --config-file .checkov.yaml --directory $(AUDIT)
+
+.PHONY: sbom
+sbom: $(UV) ## CycloneDX bills of materials of both images into build/sbom
+	mkdir -p build/sbom
+	for half in operator engine; do $(UV) tool run -q --from cyclonedx-bom==7.5.0 cyclonedx-py requirements requirements-$$half.lock --pyproject pyproject.toml --mc-type application --output-reproducible --of JSON -o build/sbom/$$half.cdx.json 2>/dev/null || exit 1; done
+
 .PHONY: bench
 bench: install ## benchmarks; figures are ratios measured in one run
 	$(PYTHON) -m benchmarks
@@ -59,6 +70,7 @@ bench: install ## benchmarks; figures are ratios measured in one run
 lock: $(UV) ## resolve pyproject.toml again into requirements*.lock
 	$(UV) pip compile -q pyproject.toml --upgrade --all-extras --group dev --generate-hashes --no-emit-index-url --python-version 3.11 --custom-compile-command 'make lock' -o requirements.lock
 	$(UV) pip compile -q pyproject.toml --extra operator -c requirements.lock --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --custom-compile-command 'make lock' -o requirements-operator.lock
+	$(UV) pip compile -q pyproject.toml --extra engine --extra gguf -c requirements.lock --generate-hashes --no-emit-index-url --no-annotate --python-version 3.11 --custom-compile-command 'make lock' -o requirements-engine.lock
 
 .PHONY: install
 install: .venv/.installed ## the Python environment

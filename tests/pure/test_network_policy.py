@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
+from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
 from tidegate_operator.resources import Manifest
 
@@ -29,8 +30,16 @@ def test_it_is_about_the_pods_that_the_deployment_keeps_and_leaves_with_the_pool
     children = settled(settings=GUARDED).children
     (policy,) = policies(children)
     (deployment,) = (each for each in children if each["kind"] == "Deployment")
-    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= deployment["spec"]["selector"]["matchLabels"].items()
     assert policy["metadata"]["ownerReferences"] == deployment["metadata"]["ownerReferences"]
+
+
+def test_it_is_there_before_the_first_pod_is() -> None:
+    first = plan(pool(), Observed(), GUARDED, NOW)
+    assert [each["kind"] for each in first.apply] == ["NetworkPolicy", "Job"]
+    (policy, job) = first.apply
+    labels = job["spec"]["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
 
 
 def test_without_peers_there_is_none_and_one_of_before_is_removed() -> None:

@@ -1,4 +1,4 @@
-"""The NetworkPolicy around a pool's engines: everybody may use the API, only the named peers the admin port.
+"""The NetworkPolicy around a pool's pods: everybody may use the API, only the named peers the admin port.
 
 The admin port tells what the engine does and takes drains; a drain needs the operator's token, but load and metrics
 are nobody else's business either. Kubelets' probes come from the node itself, which no policy shuts out. Egress is left
@@ -7,7 +7,7 @@ alone: what an engine may reach is the cluster's decision.
 
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, metadata, selector
+from tidegate_operator.manifests.labels import ENGINE_ROLE, POOL_LABEL, metadata
 from tidegate_operator.observed import Observed
 from tidegate_operator.resources import NETWORK_POLICY, Manifest
 
@@ -27,9 +27,9 @@ def _policy(pool: InferencePool, admin_peers: tuple[Manifest, ...]) -> Manifest:
     return {
         "apiVersion": NETWORK_POLICY.api_version,
         "kind": NETWORK_POLICY.kind,
-        "metadata": metadata(pool, f"{pool.metadata.name}-engines", ENGINE_ROLE),
+        "metadata": metadata(pool, f"{pool.metadata.name}-pods", ENGINE_ROLE),
         "spec": {
-            "podSelector": {"matchLabels": selector(pool.metadata.name)},
+            "podSelector": {"matchLabels": {POOL_LABEL: pool.metadata.name}},  # inspections too
             "policyTypes": ["Ingress"],
             "ingress": [
                 {"ports": [{"protocol": "TCP", "port": API_PORT}]},

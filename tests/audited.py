@@ -1,0 +1,57 @@
+"""What a cluster gets from us, as files for a checker of manifests: the rendered chart and the children of two pools.
+
+`PYTHONPATH=operator:engine:tests:. python -m audited FOLDER` (`make audit`) writes them.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from e2e.installation.chart import render_chart
+from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool_manifest, stored
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.manifests.pod import Runtime
+from tidegate_operator.observed import Observed
+from tidegate_operator.plan import plan
+from tidegate_operator.resources import Manifest
+
+DIGEST = f"sha256:{'0' * 64}"
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+HARDENED = {
+    "replicas": 2,
+    "image": {"repository": "tidegate", "digest": DIGEST, "pullPolicy": "Always"},
+    "networkPolicy": {"monitoring": [MONITORING]},
+}
+GUARDED = replace(
+    SETTINGS,
+    engine=replace(SETTINGS.engine, runtime=Runtime(f"tidegate@{DIGEST}", {}, image_pull_policy="Always")),
+    admin_peers=(MONITORING,),
+)
+
+
+def audited() -> Iterator[tuple[str, list[Manifest]]]:
+    """File name -> documents."""
+    yield "chart-cluster", list(render_chart(HARDENED))
+    yield "chart-namespaced", list(render_chart(HARDENED | {"watchNamespaces": ["team-a"]}))
+    yield "pool-gpu", children(stored(pool_manifest(minReplicas=2, maxReplicas=4)))
+    yield "pool-cpu", children(stored(cpu_pool_manifest("small")))
+
+
+def children(pool: InferencePool) -> list[Manifest]:
+    """The inspection Job, and what follows from its answer."""
+    jobs = plan(pool, Observed(), GUARDED, NOW).apply
+    found = Observed(inspections=tuple(inspected(name=each["metadata"]["name"]) for each in jobs))
+    return [*jobs, *plan(pool, found, GUARDED, NOW).apply]
+
+
+def write(folder: Path, files: Iterable[tuple[str, list[Manifest]]]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, documents in files:
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump_all(documents))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]), audited())

@@ -15,6 +15,7 @@ from e2e.cluster.binary import kube_binary
 from e2e.cluster.errors import MissingTool
 from e2e.cluster.images import BuiltImage
 from e2e.cluster.links import MAX_NODES, is_routed
+from e2e.cluster.loss import cut_power
 from e2e.cluster.node import NodeFiles, NodeSpec, load_images, start_node
 from e2e.cluster.owner import Supervision
 from e2e.cluster.paths import run_home
@@ -82,6 +83,10 @@ class Cluster(ApiAccess):
             self._wait_for_node(f"node/node{index}", node)
         if nodes and first == 1:
             self.kubectl("wait", "--for=create", "serviceaccount/default", READY_TIMEOUT)
+
+    def lose_node(self, index: int) -> None:
+        """As by a power cut: its Node object stays and nothing says why it is silent."""
+        cut_power(self.spec, NodeFiles(self.spec.folder, index))
 
     def provide_image(self, image: BuiltImage) -> str:
         """The image on every node there is now and on those to come; returns its name."""

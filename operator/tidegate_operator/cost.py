@@ -14,7 +14,7 @@ from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.spec import CPU_RESOURCE
 from tidegate_operator.api.status import CostStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.fitting import PRODUCT_LABEL
+from tidegate_operator.devices import PRODUCT_LABEL
 from tidegate_operator.observed import Observed
 from tidegate_operator.prices import PriceList
 from tidegate_operator.resources import Manifest

@@ -49,8 +49,9 @@ check: install ## format, lint, types, import contracts, generated files
 	$(PYTEST) -q tests/pure/test_generated.py
 
 .PHONY: generate
-generate: install ## CRDs, chart copies, schemas, API reference
+generate: install ## CRDs, chart copies, schemas, API reference, dashboard
 	$(PYTHON) -m tidegate_operator.generated
+	$(PYTHON) -m observability
 
 .PHONY: audit
 audit: install ## checkov over the rendered chart and the children of two pools; exceptions in .checkov.yaml

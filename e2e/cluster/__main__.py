@@ -23,7 +23,7 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.images import ImageBuilder
 from e2e.cluster.node import NodeSpec
 from e2e.cluster.paths import run_home
-from e2e.cluster.requirements import FOR_API_SERVER, FOR_NODES, require
+from e2e.cluster.requirements import FOR_API_SERVER, FOR_MONITORING, FOR_NODES, require
 from e2e.cluster.spec import ClusterSpec
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 def prepare(_: argparse.Namespace) -> None:
     is_root = os.geteuid() == 0  # without root there will be no nodes, and their programs are not needed
-    require(FOR_NODES if is_root else FOR_API_SERVER)
+    require((*FOR_NODES, *FOR_MONITORING) if is_root else FOR_API_SERVER)
     print(kube_binary())
 
 

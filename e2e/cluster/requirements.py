@@ -43,6 +43,9 @@ FOR_NODES = (
 )
 
 
+FOR_MONITORING = (Tool("prometheus", "prometheus"), Tool("promtool", "prometheus"))  # tests of rules and dashboard
+
+
 def find(command: str) -> str | None:
     """Full path of a command on PATH or in the system's folders."""
     return shutil.which(command, path=clean_environment(os.environ)["PATH"])

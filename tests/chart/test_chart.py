@@ -35,6 +35,8 @@ EVERYTHING = {
     "election": {"durationSeconds": 6, "renewDeadlineSeconds": 4, "retrySeconds": 1},
     "networkPolicy": {"monitoring": [PROMETHEUS], "apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}]},
     "logLevel": "DEBUG",
+    "monitoring": {"podMonitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}},
+    "prices": {"perHour": {"nvidia.com/gpu": "2.50"}},
     "port": 9090,
     "nodeSelector": {"a": "b"},
     "tolerations": [{"operator": "Exists"}],

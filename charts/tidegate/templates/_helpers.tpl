@@ -15,6 +15,10 @@
 {{- .Values.drainToken.existingSecret | default (printf "%s-drain-token" (include "tidegate.name" .)) }}
 {{- end }}
 
+{{- define "tidegate.prices" -}}
+{{- .Values.prices.configMap | default (printf "%s-prices" (include "tidegate.name" .)) }}
+{{- end }}
+
 {{- define "tidegate.image" -}}
 {{- $tag := .Values.image.tag | default .Chart.AppVersion }}
 {{- printf "%s%s" .Values.image.repository (.Values.image.digest | empty | ternary (printf ":%s" $tag) (printf "@%s" .Values.image.digest)) }}

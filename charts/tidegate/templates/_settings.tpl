@@ -12,6 +12,11 @@
 {{- if .Values.networkPolicy.enabled }}
 - {name: TIDEGATE_ADMIN_PEERS, value: {{ include "tidegate.adminPeers" . | quote }}}
 {{- end }}
+{{- if .Values.monitoring.podMonitors }}
+- {name: TIDEGATE_MONITORING__POD_MONITORS, value: "true"}
+- {name: TIDEGATE_MONITORING__LABELS, value: {{ toJson .Values.monitoring.labels | quote }}}
+{{- end }}
+- {name: TIDEGATE_PRICES_FILE, value: /etc/tidegate/prices/prices.yaml}
 {{- with .Values.watchNamespaces }}
 - {name: TIDEGATE_NAMESPACES, value: {{ toJson . | quote }}}
 {{- end }}
@@ -21,7 +26,7 @@
 {{- with $engine.podTemplatePatch }}
 - {name: TIDEGATE_ENGINE__POD_TEMPLATE_PATCH, value: {{ toJson . | quote }}}
 {{- end }}
-{{- range $group, $fields := pick .Values "scrape" "reconcile" "election" }}
+{{- range $group, $fields := pick .Values "hub" "scrape" "reconcile" "election" }}
 {{- range $field, $value := $fields }}
 - {name: {{ printf "TIDEGATE_%s__%s" $group (snakecase $field) | upper }}, value: {{ quote $value }}}
 {{- end }}

@@ -68,8 +68,8 @@ class ApiAccess:
         self.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace", name, "--timeout=60s")
 
     def delete_namespace(self, name: str) -> None:
-        """Returns at once; the controllers go on."""
-        self.kubectl("delete", "namespace", name, "--wait=false")
+        """Returns at once; the controllers go on. One that is gone already is fine."""
+        self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
 
     def service_account_token(self, name: str, namespace: str, *, hours: int = 2) -> str:
         """A token for an existing ServiceAccount."""

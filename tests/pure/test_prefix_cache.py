@@ -61,11 +61,11 @@ def blind(parent: bytes, tag: bytes, value: bytes) -> bytes:
 def test_an_equal_hash_of_other_tokens_is_no_hit():
     cache = PrefixCache((None,), BLOCK_SIZE, blind)
     stored, other = (chain_of(tokens, hash_=blind) for tokens in (range(4), range(50, 54)))
-    cache.insert(stored, 0, 0, block=3)
-    cache.insert(other, 0, 0, block=5)
+    cache.insert(stored, 0, (3,))
+    cache.insert(other, 0, (5,))
     assert cache.longest_hit(stored, 1) == 1
     assert cache.longest_hit(other, 1) == 0
-    assert 5 not in cache
+    assert list(cache.known) == [3]
 
 
 # hits
@@ -91,10 +91,10 @@ def test_a_hit_is_as_long_as_all_groups_can_serve(windows, most, seed):
     rng = random.Random(seed)
     cache, chain = PrefixCache(windows, BLOCK_SIZE), chain_of(range(40))
     is_there = [[rng.random() < 0.8 for _ in range(10)] for _ in windows]
-    for group, row in enumerate(is_there):
-        for number, there in enumerate(row):
-            if there:
-                cache.insert(chain, number, group, 100 * group + number)
+    for number, there in enumerate(zip(*is_there, strict=True)):
+        if any(there):
+            blocks = [100 * group + number if is_one else NULL_BLOCK for group, is_one in enumerate(there)]
+            cache.insert(chain, number, blocks)
     num_blocks = cache.longest_hit(chain, most)
     assert num_blocks == naive_hit(is_there, windows, most)
     for group, table in enumerate(cache.tables(chain, num_blocks)):
@@ -106,11 +106,10 @@ def test_a_hit_is_as_long_as_all_groups_can_serve(windows, most, seed):
 def test_what_is_forgotten_leaves_nothing_behind():
     cache, chain = PrefixCache((None, 8), BLOCK_SIZE), chain_of(range(40))
     for number in range(10):
-        for group in range(2):
-            cache.insert(chain, number, group, 2 * number + group)
+        cache.insert(chain, number, (2 * number, 2 * number + 1))
     assert len(cache) == 20
     for block in range(20):
-        cache.forget(block)
+        cache.forget((block,))
     assert (len(cache), len(cache._entries)) == (0, 0)
 
 

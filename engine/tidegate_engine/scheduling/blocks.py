@@ -17,7 +17,7 @@ free + cached + used == total, always. Cached blocks count as free for everybody
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Protocol
 
 from tidegate_core.kv_demand import KvDemand
@@ -53,6 +53,12 @@ class BlockPool:
         self.block_size = block_size
         self.kv = KvDemand(windows, block_size, max_chunk)
         self._prefixes = prefixes
+        self._known: Container[int] = () if prefixes is None else prefixes.known
+        self._window_groups = tuple(
+            (window, tuple(group for group, other in enumerate(windows) if other == window))
+            for window in dict.fromkeys(windows)
+            if window is not None
+        )
         self._free = list(range(num_blocks - 1, -1, -1))
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._num_tables = [0] * num_blocks
@@ -81,10 +87,8 @@ class BlockPool:
 
     def num_new(self, holder: BlockHolder, num_tokens: int) -> int:
         """Blocks that are taken when the holder grows to so many tokens, at most."""
-        num_blocks = blocks_for(num_tokens, self.block_size)
-        if not holder.block_tables:
-            return num_blocks * len(self.kv.windows)
-        return sum(max(0, num_blocks - len(table)) for table in holder.block_tables)
+        num_held = len(holder.block_tables[0]) if holder.block_tables else 0  # tables are equally long
+        return max(0, blocks_for(num_tokens, self.block_size) - num_held) * len(self.kv.windows)
 
     def grow(self, holder: BlockHolder, num_tokens: int, start: int | None = None) -> None:
         """Makes the tables cover `num_tokens`, of which those from `start` (the last) are computed next.
@@ -94,23 +98,28 @@ class BlockPool:
         if not holder.block_tables:
             holder.block_tables = ((),) * len(self.kv.windows)
         self.leave_behind(holder, num_tokens - 1 if start is None else start)
-        tables = holder.block_tables
         num_new = self.num_new(holder, num_tokens)
         if num_new > self.num_free:
             raise OutOfBlocks(
                 f"{num_new} KV blocks wanted for {num_tokens} tokens, {self.num_free} of {self.num_blocks} are free"
             )
         if num_new:
-            num_blocks = blocks_for(num_tokens, self.block_size)
-            holder.block_tables = tuple(table + self._take(num_blocks - len(table)) for table in tables)
+            tables, taken = holder.block_tables, self._take(num_new)
+            each = num_new // len(tables)
+            holder.block_tables = tuple(
+                [
+                    table + taken[first : first + each]
+                    for table, first in zip(tables, range(0, num_new, each), strict=True)
+                ]
+            )
 
     def leave_behind(self, holder: BlockHolder, start: int) -> None:
         """Frees the blocks that nothing computed from position `start` on will see."""
-        if self.kv.caps:
-            holder.block_tables = tuple(
-                table if window is None else self._without_unseen(table, start - window + 1)
-                for table, window in zip(holder.block_tables, self.kv.windows, strict=True)
-            )
+        for window, groups in self._window_groups:
+            table = holder.block_tables[groups[0]]  # those of the others have gone as far
+            num_unseen = min(max(0, start - window + 1) // self.block_size, len(table))
+            if num_unseen and table[num_unseen - 1] != NULL_BLOCK:
+                self._forget_unseen(holder, groups, num_unseen)
 
     def release(self, holder: BlockHolder) -> None:
         """Takes all blocks back; a second release finds no table and does nothing."""
@@ -159,9 +168,10 @@ class BlockPool:
         chain = self._chain(request)
         if num_full > chain.num_kept:
             chain.extend(request.token_ids, num_full)
-            for group, table in enumerate(request.block_tables):
-                for number in range(chain.num_kept, num_full):
-                    self._prefixes.insert(chain, number, group, table[number])
+            blocks_of_groups = zip(*[table[chain.num_kept : num_full] for table in request.block_tables], strict=True)
+            for number, blocks in enumerate(blocks_of_groups, chain.num_kept):
+                assert NULL_BLOCK not in blocks, f"block {number} was left behind before it was full"
+                self._prefixes.insert(chain, number, blocks)
             chain.num_kept = num_full
 
     def check(self, holders: Iterable[BlockHolder]) -> None:
@@ -177,8 +187,8 @@ class BlockPool:
         assert len(held) + len(unused) == self.num_blocks, (
             f"{len(held)} held + {len(unused)} free KV blocks are not {self.num_blocks}"
         )
-        assert all(block in (self._prefixes or ()) for block in self._cached), "a cached KV block is in no index"
-        assert not any(block in (self._prefixes or ()) for block in self._free), "a free KV block is in the index"
+        assert all(block in self._known for block in self._cached), "a cached KV block is in no index"
+        assert not any(block in self._known for block in self._free), "a free KV block is in the index"
 
     def _chain(self, request: Request) -> PrefixChain:
         assert self._prefixes is not None
@@ -196,17 +206,18 @@ class BlockPool:
         return num_blocks
 
     def _take(self, num_blocks: int) -> tuple[int, ...]:
-        return tuple(self._take_one() for _ in range(num_blocks))
-
-    def _take_one(self) -> int:
-        if self._free:
-            block = self._free.pop()
-        else:
-            block, _ = self._cached.popitem(last=False)
+        """At least one."""
+        free, num_tables = self._free, self._num_tables
+        taken = free[: -num_blocks - 1 : -1]
+        del free[-num_blocks:]
+        if len(taken) < num_blocks:
             assert self._prefixes is not None
-            self._prefixes.forget(block)
-        self._num_tables[block] = 1
-        return block
+            evicted = [self._cached.popitem(last=False)[0] for _ in range(num_blocks - len(taken))]
+            self._prefixes.forget(evicted)
+            taken += evicted
+        for block in taken:
+            num_tables[block] = 1
+        return tuple(taken)
 
     def _share(self, blocks: tuple[int, ...]) -> None:
         for block in blocks:
@@ -215,26 +226,31 @@ class BlockPool:
                 if self._num_tables[block] == 1:
                     del self._cached[block]
 
-    def _without_unseen(self, table: tuple[int, ...], first_seen: int) -> tuple[int, ...]:
-        """The table without the blocks wholly before position `first_seen`, which are freed."""
-        num_unseen = min(max(0, first_seen) // self.block_size, len(table))
-        if not num_unseen or table[num_unseen - 1] == NULL_BLOCK:
-            return table
-        self._give_back(table[:num_unseen])
-        return (NULL_BLOCK,) * num_unseen + table[num_unseen:]
+    def _forget_unseen(self, holder: BlockHolder, groups: tuple[int, ...], num_unseen: int) -> None:
+        tables = list(holder.block_tables)
+        first = num_unseen - 1
+        while first and tables[groups[0]][first - 1] != NULL_BLOCK:
+            first -= 1
+        for group in groups:
+            self._give_back(tables[group][first:num_unseen])
+            tables[group] = (NULL_BLOCK,) * num_unseen + tables[group][num_unseen:]
+        holder.block_tables = tuple(tables)
 
     def _give_back(self, blocks: tuple[int, ...]) -> None:
         """Ends first: so the end of a sequence is evicted before its beginning, which more requests have in common."""
+        num_tables, known = self._num_tables, self._known
         for block in reversed(blocks):
             if block == NULL_BLOCK:
                 return  # only further ones come
-            assert self._num_tables[block], f"KV block {block} was free already"
-            self._num_tables[block] -= 1
-            if self._num_tables[block] == 0:
-                if self._prefixes is not None and block in self._prefixes:
-                    self._cached[block] = None
-                else:
-                    self._free.append(block)
+            num_left = num_tables[block] - 1
+            assert num_left >= 0, f"KV block {block} was free already"
+            num_tables[block] = num_left
+            if num_left:
+                continue
+            if block in known:
+                self._cached[block] = None
+            else:
+                self._free.append(block)
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

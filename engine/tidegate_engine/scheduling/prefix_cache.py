@@ -8,21 +8,24 @@ beginning, so a hit is as long as all groups can serve:
     group with a window of 2       . . . x x . x      5 blocks, so the hit has 5
 """
 
+from collections.abc import Sequence
+
 from tidegate_engine.prefix_chain import Hash, PrefixChain, hash_link
 from tidegate_engine.request import Terms
 from tidegate_engine.runner import NULL_BLOCK
 
 
 class _Entry:
-    """What is cached under one hash: a block for each KV group, or NULL_BLOCK."""
+    """What is cached under one hash: a block for each KV group, or NULL_BLOCK where there is none (any more)."""
 
-    __slots__ = ("blocks", "content", "digest", "parent")
+    __slots__ = ("blocks", "content", "digest", "num_blocks", "parent")
 
     def __init__(self, chain: PrefixChain, number: int, num_groups: int) -> None:
         self.digest = chain.digests[number]
         self.parent = chain.digests[number - 1] if number else chain.root
         self.content = chain.contents[number]
         self.blocks = [NULL_BLOCK] * num_groups
+        self.num_blocks = 0
 
 
 class PrefixCache:
@@ -34,41 +37,45 @@ class PrefixCache:
         self._block_size = block_size
         self._hash = hash_
         self._entries: dict[bytes, _Entry] = {}
-        self._place_of: dict[int, tuple[_Entry, int]] = {}
+        self.known: dict[int, _Entry] = {}  # by block
         self._growing = [group for group, window in enumerate(windows) if window is None]
         self._capped = {group: window for group, window in enumerate(windows) if window is not None}
-        self._nothing = [NULL_BLOCK] * len(windows)
 
     def __len__(self) -> int:
-        return len(self._place_of)
-
-    def __contains__(self, block: int) -> bool:
-        return block in self._place_of
+        return len(self.known)
 
     def chain(self, terms: Terms) -> PrefixChain:
         """The empty chain of a request with these terms."""
         return PrefixChain(terms.tenant, terms.cache_salt, self._block_size, self._hash)
 
-    def insert(self, chain: PrefixChain, number: int, group: int, block: int) -> None:
-        """A block that is full and computed. If another one holds the same already, this one stays unknown."""
-        assert block != NULL_BLOCK, f"block {number} of KV group {group} was left behind before it was full"
+    def insert(self, chain: PrefixChain, number: int, blocks: Sequence[int]) -> None:
+        """One for each KV group, full and computed. Where another one holds the same already, this one stays unknown.
+
+        NULL_BLOCK stands for a group that has none.
+        """
         entry = self._entries.get(chain.digests[number])
         if entry is None:
             entry = self._entries[chain.digests[number]] = _Entry(chain, number, len(self._windows))
-        elif not _is_block(entry, chain, number):
+        elif entry.num_blocks == len(blocks) or not _is_block(entry, chain, number):
             return
-        if entry.blocks[group] == NULL_BLOCK:
-            entry.blocks[group] = block
-            self._place_of[block] = entry, group
-            self.num_changes += 1
+        stored, before = entry.blocks, entry.num_blocks
+        for group, block in enumerate(blocks):
+            if stored[group] == NULL_BLOCK and block != NULL_BLOCK:
+                stored[group] = block
+                self.known[block] = entry
+                entry.num_blocks += 1
+        self.num_changes += entry.num_blocks - before
 
-    def forget(self, block: int) -> None:
-        """The block is about to hold something else."""
-        entry, group = self._place_of.pop(block)
-        entry.blocks[group] = NULL_BLOCK
-        self.num_changes += 1
-        if entry.blocks == self._nothing:
-            del self._entries[entry.digest]
+    def forget(self, blocks: Sequence[int]) -> None:
+        """They are about to hold something else."""
+        known = self.known
+        self.num_changes += len(blocks)
+        for block in blocks:
+            entry = known.pop(block)
+            entry.blocks[entry.blocks.index(block)] = NULL_BLOCK
+            entry.num_blocks -= 1
+            if not entry.num_blocks:
+                del self._entries[entry.digest]
 
     def longest_hit(self, chain: PrefixChain, most_blocks: int) -> int:
         """Blocks of the longest beginning that all groups have: of a group with a window what its next token sees."""
@@ -93,11 +100,15 @@ class PrefixCache:
     def _last_missing(self, chain: PrefixChain, num_blocks: int) -> int | None:
         """The last block that the windows after so many blocks need and do not have: a hit must end before it."""
         firsts = [(group, self._first_needed(num_blocks, window)) for group, window in self._capped.items()]
+        num_groups = len(self._windows)
         for number in range(num_blocks - 1, min(first for _, first in firsts) - 1, -1):
             entry = self._entry(chain, number)
-            blocks = entry.blocks if entry else self._nothing
-            if any(first <= number and blocks[group] == NULL_BLOCK for group, first in firsts):
+            if entry is None:
                 return number
+            if entry.num_blocks < num_groups:
+                for group, first in firsts:
+                    if first <= number and entry.blocks[group] == NULL_BLOCK:
+                        return number
         return None
 
     def tables(self, chain: PrefixChain, num_blocks: int) -> tuple[tuple[int, ...], ...]:

@@ -12,6 +12,7 @@ The scheduler's guaranteed requests are in it from their first token to their en
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from itertools import repeat
 from operator import add, sub
 from typing import NamedTuple
 
@@ -61,16 +62,19 @@ class Skyline:
 
     def peak(self, now: int, joining: Claim | None, prefilling: Sequence[Claim]) -> int:
         """If one more decodes from the next step on, beside prompts that are counted as peak_blocks() counts them."""
-        ends, used = self._ends, self._used
+        ends, used, rest = self._ends, self._used, 0
         if joining is not None:
             place = Place.of(joining, now)
-            num_before = bisect_right(ends, place.end)
-            used = [*map(add, used, self._blocks(place, num_before)), *used[num_before:], self._blocks_at(place)]
-            ends = [*ends, place.end]
-        for held, left in [(claim.held, claim.left) for claim in prefilling]:
-            grown = self._kv.each_prefilling([held + min(left, end - now) for end in ends])
-            used = list(map(add, used, grown))
-        return max(max(used, default=0), sum([self._kv.prefilling_blocks(sum(claim)) for claim in prefilling]))
+            at = bisect_right(ends, place.end)
+            used = [*map(add, used, self._blocks(place, at)), self._blocks_at(place), *used[at:]]
+            ends = [*ends[:at], place.end, *ends[at:]]
+        for left, held in prefilling:
+            most = self._kv.prefilling_blocks(held + left)
+            num_growing = bisect_left(ends, now + left)
+            grown = self._kv.each_prefilling([held - now + end for end in ends[:num_growing]])
+            used = list(map(add, used, [*grown, *repeat(most, len(ends) - num_growing)]))
+            rest += most
+        return max(rest, *used) if used else rest
 
     def instants(self, now: int) -> list[Instant]:
         """Soonest first."""

@@ -18,7 +18,7 @@ from e2e.installation.quiescence import moved_in_resyncs
 from tidegate_operator.errors import NotFound
 from tidegate_operator.events import CONTROLLER
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.rbac import CLUSTER_RULES, NAMESPACED_RULES, Rule, manifest
+from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RULES, Rule, manifest
 from tidegate_operator.resources import CHILDREN, EVENT, POD, POOL, Resource
 from waiting import eventually
 
@@ -88,10 +88,12 @@ class OperatorUnderTest:
         return self._log.read_text()
 
     def num_reconciles(self) -> float:
+        return self.metric("tidegate_operator_reconcile_total")
+
+    def metric(self, start: str) -> float:
+        """Sum of the samples whose line starts so."""
         lines = self._get("/metrics").splitlines()
-        return sum(
-            float(line.rpartition(" ")[2]) for line in lines if line.startswith("tidegate_operator_reconcile_total")
-        )
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
 
     def resident_bytes(self) -> int:
         assert self.process is not None
@@ -184,7 +186,7 @@ def operator_process(
 
 def _as_operator(access: ApiAccess, namespace: str) -> Path:
     """A kubeconfig with the shipped role of one namespace and nothing more."""
-    _create(access, "Role", NAME, namespace, NAMESPACED_RULES)
+    _create(access, "Role", NAME, namespace, (*NAMESPACED_RULES, *ELECTION_RULES))
     return _bind(access, namespace, "rolebinding", f"--role={NAME}", "-n", namespace)
 
 

@@ -5,24 +5,36 @@ is in the cache before the write returns. A child that the cache does not know i
 are watched and a stranger may have its name. Whoever does not lead may not write.
 """
 
+import time
 from collections.abc import AsyncIterator, Callable
 
 from tidegate_operator.cache import CACHED, Cache
 from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import Kube, Page
 from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.resources import POOL, Manifest, Resource, resource_of
+from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, POOL, Manifest, Resource, resource_of
+from tidegate_operator.schedule import Key
 
+CLAIM_TTL_SECONDS = 60.0  # users' claims have no label of ours; one that exists seldom goes
 _SELECTOR = f"{POOL_LABEL}="
 
 
 class CachedKube:
     """A Kube."""
 
-    def __init__(self, kube: Kube, cache: Cache, *, may_write: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        cache: Cache,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._kube = kube
         self._cache = cache
         self._may_write = may_write
+        self._clock = clock
+        self._claims: dict[Key, tuple[float, Manifest]] = {}  # of users, with the time when they were read
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
         if resource not in CACHED or namespace is None:
@@ -30,9 +42,21 @@ class CachedKube:
         known = self._cache.get(resource, namespace, name)
         if known is not None or resource == POOL:
             return known
+        if resource == PERSISTENT_VOLUME_CLAIM:
+            return await self._claim((namespace, name))
         found = await self._kube.get(resource, namespace, name)
         if found is not None:
             self._learn(resource, found)
+        return found
+
+    async def _claim(self, key: Key) -> Manifest | None:
+        read_at, claim = self._claims.pop(key, (float("-inf"), {}))
+        if self._clock() - read_at < CLAIM_TTL_SECONDS:
+            self._claims[key] = read_at, claim
+            return claim
+        found = await self._kube.get(PERSISTENT_VOLUME_CLAIM, *key)
+        if found is not None and not self._learn(PERSISTENT_VOLUME_CLAIM, found):
+            self._claims[key] = self._clock(), found
         return found
 
     async def list(
@@ -87,8 +111,10 @@ class CachedKube:
         if not self._may_write():
             raise NotLeading("another operator may lead by now, so this one writes nothing")
 
-    def _learn(self, resource: Resource, item: Manifest) -> None:
-        """What no watch would tell of later is not kept."""
+    def _learn(self, resource: Resource, item: Manifest) -> bool:
+        """Whether it is kept: what no watch would tell of later is not."""
         is_watched = resource == POOL or POOL_LABEL in item["metadata"].get("labels", {})
-        if resource in CACHED and is_watched:
-            self._cache.put(resource, item)
+        if resource not in CACHED or not is_watched:
+            return False
+        self._cache.put(resource, item)
+        return True

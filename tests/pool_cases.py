@@ -42,6 +42,32 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "another scheme": ({"model": {"uri": "s3://bucket/x"}}, "model.uri must be pvc://CLAIM/PATH"),
     "a path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "model.uri must be pvc://CLAIM/PATH"),
     "a claim without a path": ({"model": {"uri": "pvc://models"}}, "model.uri must be pvc://CLAIM/PATH"),
+    "a hub's model without its owner": ({"model": {"uri": "hf://qwen3"}}, "hf://ORG/NAME or hf://ORG/NAME/FILE.gguf"),
+    "a hub's file of another kind": ({"model": {"uri": "hf://a/b/c.bin"}}, "hf://ORG/NAME or hf://ORG/NAME/FILE.gguf"),
+    "an image that climbs": ({"model": {"uri": "oci://r.io/m:1#../etc"}}, "or oci://IMAGE or oci://IMAGE#PATH"),
+    "a revision of a claim": (
+        {"model": {"uri": "pvc://models/qwen3", "revision": "v1"}},
+        "model.revision, model.tokenSecretRef and cache are for models of a hub",
+    ),
+    "a cache of an image": (
+        {"model": {"uri": "oci://r.io/m:1"}, "cache": {}},
+        "model.revision, model.tokenSecretRef and cache are for models of a hub",
+    ),
+    "a pull policy of a claim": (
+        {"model": {"uri": "pvc://models/qwen3", "pullPolicy": "Always"}},
+        "model.pullPolicy is for models in an image",
+    ),
+    "a cache that cannot be filled": (
+        {
+            "model": {"uri": "hf://a/b"},
+            "cache": {"persistentVolumeClaim": {"accessModes": ["ReadOnlyMany"]}},
+        },
+        "accessModes needs ReadWriteOnce or ReadWriteMany",
+    ),
+    "an endless cache": (
+        {"model": {"uri": "hf://a/b"}, "cache": {"persistentVolumeClaim": {"storage": "9e99"}}},
+        "cache.persistentVolumeClaim.storage is at most 8Pi",
+    ),
     "a context upside down": ({"context": {"max": 100, "min": 200}}, "context.min is larger than context.max"),
     "bounds upside down": ({"minReplicas": 3, "maxReplicas": 2}, "minReplicas is larger than maxReplicas; lower"),
     "a start above the maximum": ({"replicas": 5, "maxReplicas": 2}, "replicas is larger than maxReplicas"),
@@ -104,6 +130,21 @@ FINE: dict[str, dict[str, Any]] = {
     "manual beyond the maximum": {"scaling": {"mode": "Manual"}, "replicas": 9, "maxReplicas": 2},
     "another vendor": {"accelerator": {"resource": "amd.com/gpu", "memory": 1}},
     "the root of a claim": {"model": {"uri": "pvc://models/"}},
+    "a hub's model": {"model": {"uri": "hf://Qwen/Qwen3-8B"}},
+    "a hub's model with all there is": {
+        "model": {
+            "uri": "hf://unsloth/Qwen3-8B-GGUF/Qwen3-8B-Q8_0.gguf",
+            "revision": "refs/pr/1",
+            "tokenSecretRef": {"name": "hf", "key": "token"},
+        },
+        "cache": {
+            "persistentVolumeClaim": {"storageClassName": "fast", "accessModes": ["ReadWriteMany"], "storage": "50Gi"},
+            "retain": True,
+        },
+    },
+    "a hub's model with the smallest cache": {"model": {"uri": "hf://Qwen/Qwen3-8B"}, "cache": {}},
+    "an image": {"model": {"uri": "oci://registry.example:5000/models/Qwen3:8B#models/qwen3", "pullPolicy": "Always"}},
+    "an image by its digest": {"model": {"uri": "oci://r.io/m@sha256:" + "0" * 64}},
     "own labels": {"pod": {"labels": {"team": "a", "x.tidegate.dev/y": "z"}, "annotations": {"a.b/c": "d"}}},
     "API keys and a trusted gateway": {
         "access": {"apiKeysSecretRef": {"name": "chat-keys", "key": "api.keys"}, "trustFairnessHeader": True}

@@ -25,7 +25,7 @@ from tidegate_operator.manifests.inspection_job import inspection_job
 from tidegate_operator.manifests.labels import INSPECTION_ROLE, MODEL_ROLE, ROLE_LABEL
 from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.observed import Inspection, Observed, Termination
+from tidegate_operator.observed import HUB_REASONS, Inspection, Observed, Termination
 from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
 
 FIRST_RETRY_SECONDS = 10
@@ -38,10 +38,7 @@ _REASON_BY_EXIT = {
     ExitCode.MODEL_UNSUPPORTED: Reason.MODEL_UNSUPPORTED,
     ExitCode.DISK_FULL: Reason.CACHE_FULL,
 }
-_SAID_BY_PODS = (
-    Reason.MODEL_NOT_FOUND, Reason.MODEL_CORRUPT, Reason.MODEL_UNSUPPORTED, Reason.MODEL_GATED, Reason.TOKEN_INVALID,
-    Reason.REVISION_NOT_FOUND, Reason.HUB_THROTTLED, Reason.HUB_UNREACHABLE, Reason.CACHE_FULL,
-)  # fmt: skip
+_SAID_BY_PODS = (Reason.MODEL_NOT_FOUND, Reason.MODEL_CORRUPT, Reason.MODEL_UNSUPPORTED, *HUB_REASONS)
 
 
 @dataclass(frozen=True)

@@ -64,14 +64,16 @@ def find_cache(
     if files.snapshot.name in holds:
         return CacheFinding(True, *_ready(asked), apply=_claim_if_changed(asked, holds), delete=jobs)
     kept = holds & {revision.snapshot for revision in stored_revisions(observed)}  # to be able to go back
-    written = _claim_if_changed(asked, kept)  # says no more than will be there
-    if asked.claim is None:
-        message = f"PersistentVolumeClaim {cache_name(pool)} is being made"
+    if asked.claim is None or asked.has_arrived:
+        held = kept | {files.snapshot.name} if asked.has_arrived else kept
+        message = f"{cache_name(pool)} {'has received' if asked.has_arrived else 'is being made for'} {asked}"
+        written = _claim_if_changed(asked, held)
         return CacheFinding(False, Reason.DOWNLOADING, message, apply=written, requeue_after_seconds=SOON_SECONDS)
     found = _download(asked, runtime, kept, now)
     current = {each.name for each in asked.tries[-1:]}
     stale = tuple(each for each in jobs if each["metadata"]["name"] not in current)
-    return replace(found, apply=found.apply or written, delete=stale)
+    written = _claim_if_changed(asked, kept)  # before the Job removes what is not kept
+    return replace(found, apply=(*written, *found.apply), delete=stale)
 
 
 def unwanted_claims(pool: InferencePool, observed: Observed) -> tuple[Manifest, ...]:
@@ -102,6 +104,11 @@ class _Asked:
         return sorted(jobs, key=lambda job: job.attempt)
 
     @property
+    def has_arrived(self) -> bool:
+        last = self.tries[-1] if self.tries else None
+        return last is not None and last.termination is not None and last.termination.exit_code == ExitCode.OK
+
+    @property
     def job_prefix(self) -> str:
         """Named by what is fetched, onto which claim, by whom and where: what changes begins anew."""
         model, pod = self.pool.spec.model, self.pool.spec.pod
@@ -120,10 +127,6 @@ def _download(asked: _Asked, runtime: Runtime, kept: frozenset[str], now: dateti
     last = tries[-1] if tries else None
     if last is not None and not last.is_finished:
         return _waiting(asked, last, tries[-2] if len(tries) > 1 else None)
-    if last is not None and last.termination is not None and last.termination.exit_code == ExitCode.OK:
-        written = _claim_if_changed(asked, kept | {asked.files.snapshot.name})
-        message = f"{asked} has arrived"
-        return CacheFinding(False, Reason.DOWNLOADING, message, apply=written, requeue_after_seconds=SOON_SECONDS)
     reason, message = (Reason.DOWNLOADING, f"the Job for {asked} is being created") if last is None else _failure(last)
     if last is not None and (seconds := seconds_until_retry(last, now)) > 0:
         return CacheFinding(False, reason, message, requeue_after_seconds=seconds)

@@ -27,6 +27,10 @@ from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
 _IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _OUT_OF_MEMORY_EXIT = 137
+HUB_REASONS = (
+    Reason.MODEL_GATED, Reason.TOKEN_INVALID, Reason.REVISION_NOT_FOUND, Reason.HUB_THROTTLED, Reason.HUB_UNREACHABLE,
+    Reason.CACHE_FULL,
+)  # fmt: skip
 DRAIN_TOKEN_OPTION = "--drain-token-sha256="  # noqa: S105 - an option's name
 _STOPPED_WORDS = (  # an engine ends in order only when it is told to, and a container that runs again was not to leave
     "the kubelet stopped the engine and started it again: a startup or liveness probe gave up; "
@@ -331,6 +335,7 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return Trouble(Reason.UNSCHEDULABLE, scheduled.get("message", ""))
+    container = _unfinished_init(status) or container  # an engine waits for those before it
     waiting = container.get("state", {}).get("waiting", {})
     if waiting.get("reason") in _IMAGE_TROUBLES:
         return Trouble(Reason.IMAGE_UNAVAILABLE, f"{waiting['reason']}: {waiting.get('message', '')}")
@@ -344,9 +349,17 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
     return None
 
 
+def _unfinished_init(status: Manifest) -> Manifest | None:
+    """The init container that the pod is at."""
+    statuses = status.get("initContainerStatuses", ())
+    return next((each for each in statuses if each.get("state", {}).get("terminated", {}).get("exitCode") != 0), None)
+
+
 def _failure(ended: Termination) -> Trouble:
     if ended.reason == "OOMKilled" or ended.exit_code == _OUT_OF_MEMORY_EXIT:
         return Trouble(Reason.OUT_OF_MEMORY, "the kernel killed the engine: it used more than its memory limit")
     words = ended.last_words()
+    if words and words.reason in HUB_REASONS:
+        return Trouble(Reason(words.reason), words.message)
     said = f"{words.reason}: {words.message}" if words else ended.message[-500:]
     return Trouble(Reason.ENGINE_FAILING, f"the engine ended with exit code {ended.exit_code}: {said}".rstrip(": "))

@@ -50,6 +50,9 @@ class EngineSizing(_Wire):
     kv_bytes: Count
     weight_bytes: Count
     resident_bytes: Count = Field(description="private memory of the engine process (RssAnon)")
+    loaded_bytes: Count = Field(
+        default=0, description="memory of the device in use once weights were there: runtime and weights; 0: no weights"
+    )
 
 
 class StartReport(_Wire):

@@ -15,9 +15,10 @@ from tidegate_core.sizing import plan_replica
 from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
 from tidegate_operator.api.model import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.api.status import ModelStatus, SizingOption, SizingStatus
+from tidegate_operator.api.status import ModelStatus, SizingBasis, SizingOption, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.devices import PoolDevice, UnknownDevice, find_device
+from tidegate_operator.experience import NO_EXPERIENCE, Experience
 from tidegate_operator.observed import Node
 
 _KV_DTYPES = {None: KvDtype.AUTO, KvCacheDtype.INT8: KvDtype.INT8, KvCacheDtype.FP8: KvDtype.FP8}
@@ -31,7 +32,7 @@ class FitFinding:
     fit: Fit | None
     reason: Reason
     message: str
-    device: PoolDevice | None = None
+    basis: SizingBasis | None = None
 
     @property
     def is_good(self) -> bool:
@@ -39,14 +40,15 @@ class FitFinding:
 
 
 def find_fit(
-    pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, loaded_percent: int = 100
+    pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, experience: Experience = NO_EXPERIENCE
 ) -> FitFinding:
-    """Sizing for one replica of the pool; `loaded_percent` as engines like it have measured."""
+    """Sizing for one replica of the pool, with what engines like it have measured."""
     device = find_device(pool, nodes)
     if isinstance(device, UnknownDevice):
         return FitFinding(None, Reason.MEMORY_UNKNOWN, device.message)
     num_devices = pool.spec.accelerator.count
-    fit = _plan(shape, target(pool, device, loaded_percent), demand(pool), storage(pool, shape), num_devices)
+    basis = _basis(pool, shape, device, experience)
+    fit = _plan(shape, target(pool, device, basis.loaded_percent), demand(pool), storage(pool, shape), num_devices)
     if device.is_slice:
         fit = replace(fit, remedies=tuple(each for each in fit.remedies if each.kind is not RemedyKind.MORE_GPUS))
     reason = (
@@ -57,7 +59,14 @@ def find_fit(
     said = [_numbers(fit), _about_devices(fit, device), device.difference]
     ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
     message = "; ".join(filter(None, said)) + (f". What would help: {ways}" if ways else "")
-    return FitFinding(fit, reason, message, device)
+    return FitFinding(fit, reason, message, basis)
+
+
+def _basis(pool: InferencePool, shape: ModelShape, device: PoolDevice, experience: Experience) -> SizingBasis:
+    basis = SizingBasis(
+        architecture=shape.architecture, dtype=quantization(pool) or shape.dtype, accelerator=device.name
+    )
+    return basis.model_copy(update={"loaded_percent": experience.percent(basis)})
 
 
 @lru_cache(maxsize=2048)  # the same question comes with every look at a pool
@@ -123,13 +132,14 @@ def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:
     )
 
 
-def sizing_status(pool: InferencePool, fit: Fit) -> SizingStatus:
+def sizing_status(pool: InferencePool, fit: Fit, basis: SizingBasis | None) -> SizingStatus:
     return SizingStatus(
         fits=fit.fits,
         binding_constraint=fit.binding_constraint,
         remedies=_remedies(pool, fit),
         smaller=_option(fit.smaller),
         larger=_option(fit.larger),
+        basis=basis,
         devices_needed=fit.devices_needed,
         memory_bytes=fit.memory_bytes,
         unused_share_bytes=fit.unused_share_bytes,

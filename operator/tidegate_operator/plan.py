@@ -19,6 +19,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drain_time import drain_seconds
 from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.engine_version import EngineDefaults, engine_status
+from tidegate_operator.experience import Experience, planned_percent
 from tidegate_operator.extra_args import refusal
 from tidegate_operator.fitting import FitFinding, find_fit
 from tidegate_operator.inspection import ModelFinding, find_model
@@ -124,7 +125,8 @@ def plan(
         return Plan(pool.metadata.namespace, blocked=blocked, requeue_after_seconds=seconds)
     engine = settings.engine.of_pool(pool)
     model = find_model(pool, observed, engine.runtime, now)
-    fit = find_fit(pool, model.shape, observed.nodes) if model.shape else None
+    experience = Experience(engine.runtime.image, pool.status.learned_sizing)
+    fit = find_fit(pool, model.shape, observed.nodes, experience) if model.shape else None
     args_refused = refusal(pool)
     files = model.files if fit is not None and fit.is_good else None  # nothing is fetched that would not fit
     cache = _cache(pool, observed, files, engine.runtime, now)
@@ -132,6 +134,7 @@ def plan(
     before = _before(pool, observed)
     render = _renderer(pool, fit, files, engine, observed.loads.values()) if may_render else None
     revisions = choose_revision(pool, observed, Wish.of(pool, engine), _deployed_templates(before), render)
+    fit = _as_planned(pool, observed, model, fit, revisions)
     if revisions.current is None:
         steps = _nothing_deployed(pool, observed, model, fit)
     else:
@@ -141,6 +144,18 @@ def plan(
     steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
     steps = _with_network_policy(steps, pool, observed, settings.admin_peers)
     return _with_neighbours(steps, pool, observed, settings)
+
+
+def _as_planned(
+    pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None, revisions: Revisions
+) -> FitFinding | None:
+    """What was learned since a template was made says nothing about that template."""
+    if model.shape is None or fit is None or fit.basis is None or not revisions.is_of_these_inputs:
+        return fit
+    planned = 100 if revisions.current is None else planned_percent(revisions.current.sizing)
+    if planned == fit.basis.loaded_percent:
+        return fit
+    return find_fit(pool, model.shape, observed.nodes, Experience(applied=planned))
 
 
 def _cache(
@@ -211,8 +226,10 @@ def _renderer(
 ) -> Callable[[int], TemplateRevision] | None:
     if fit is None or fit.fit is None or not fit.fit.fits:
         return None
-    good = fit.fit
-    return lambda number: render_revision(pool, good, engine, number, drain_seconds(pool, loads), files=files)
+    good, basis = fit.fit, fit.basis
+    return lambda number: render_revision(
+        pool, good, engine, number, drain_seconds(pool, loads), files=files, basis=basis
+    )
 
 
 def _nothing_deployed(pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None) -> Plan:

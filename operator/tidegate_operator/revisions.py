@@ -16,7 +16,7 @@ from tidegate_core.fit import Fit
 from tidegate_core.launch import Device, EngineLaunch, RunnerKind
 from tidegate_operator.api.model import ModelSource
 from tidegate_operator.api.spec import Drain, EngineUpgrade
-from tidegate_operator.api.status import SizingStatus
+from tidegate_operator.api.status import SizingBasis, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drain_time import DEFAULT_SECONDS
 from tidegate_operator.engine_version import EngineDefaults
@@ -206,10 +206,11 @@ def render_revision(
     drain_seconds: int = DEFAULT_SECONDS,
     *,
     files: HubFiles | None = None,
+    basis: SizingBasis | None = None,
 ) -> TemplateRevision:
     """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain.
 
-    `files` are those of a hub's model.
+    `files` are those of a hub's model; `basis` is what was sized.
     """
     launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds, files), pool)
     fetched = files if pool.spec.cache is None else None  # by each pod
@@ -231,7 +232,7 @@ def render_revision(
         number=number,
         inputs=inputs_hash(pool),
         template=merge(template, {"metadata": {"labels": {TEMPLATE_LABEL: _hash(template)}}}),
-        sizing=sizing_status(pool, fit),
+        sizing=sizing_status(pool, fit, basis),
         engine=defaults.version,
         drain_seconds=drain_seconds,
         snapshot=files.snapshot.name if files else "",

@@ -20,6 +20,7 @@ from tidegate_operator.api.status import (
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.cold_start import measure
 from tidegate_operator.cost import cost_of
+from tidegate_operator.experience import learn, with_measured
 from tidegate_operator.findings import Finding, Replicas, find_all
 from tidegate_operator.fitting import model_status, sizing_status
 from tidegate_operator.manifests.labels import text_selector
@@ -27,7 +28,6 @@ from tidegate_operator.manifests.service import endpoint
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.resources import POOL, Manifest
-from tidegate_operator.revisions import TemplateRevision
 
 MAX_MESSAGE_CHARACTERS = 2000
 
@@ -37,14 +37,15 @@ def status(
 ) -> InferencePoolStatus:
     """The new status; equal to the old one when nothing that matters has changed."""
     before, now = pool.status, now.replace(microsecond=0)
-    replicas = Replicas.of(observed, plan)
+    replicas, sizing = Replicas.of(observed, plan), _sizing(pool, observed, plan)
     findings = find_all(pool, plan, refusals, replicas)
     num_desired = plan.size.num_desired if plan.size else before.desired_replicas if plan.blocked else 0
     return InferencePoolStatus(
         observed_generation=pool.metadata.generation,
         conditions=tuple(_condition(pool, finding, now) for finding in findings),
         model=_model(before, plan),
-        sizing=_sizing(pool, observed, plan),
+        sizing=sizing,
+        learned_sizing=learn(before.learned_sizing, sizing, plan.engine),
         rollout=plan.rollout.to_status() if plan.rollout else before.rollout if plan.blocked else None,
         engine=plan.engine or (before.engine if plan.blocked else None),
         replicas=replicas.num_live,
@@ -109,22 +110,10 @@ def _sizing(pool: InferencePool, observed: Observed, plan: Plan) -> SizingStatus
     """What the current template was sized for; the spec's numbers where it does not fit and nothing is deployed."""
     before, current = pool.status, plan.revisions.current
     if current is None and plan.fit and plan.fit.fit and not plan.fit.is_good:
-        return sizing_status(pool, plan.fit.fit)
+        return sizing_status(pool, plan.fit.fit, plan.fit.basis)
     if current is None:
         return before.sizing if plan.blocked else None
-    return current.sizing.model_copy(update={"measured_kv_blocks": _measured_kv_blocks(before, observed, current)})
-
-
-def _measured_kv_blocks(before: InferencePoolStatus, observed: Observed, current: TemplateRevision) -> int | None:
-    """A missing report takes no figure away, a new template does: the old engines' figure is not its own."""
-    pods = {pod.name for pod in observed.pods if pod.template == current.template_hash}
-    measured = [load.sizing.kv_blocks_total for name, load in observed.loads.items() if name in pods]
-    if measured:
-        return min(measured)
-    if not pods or before.sizing is None:
-        return None
-    is_of_current = before.sizing.model_copy(update={"measured_kv_blocks": None}) == current.sizing
-    return before.sizing.measured_kv_blocks if is_of_current else None
+    return with_measured(current.sizing, before.sizing, current.template_hash, observed.pods, observed.loads)
 
 
 def _history(before: InferencePoolStatus, plan: Plan, now: datetime) -> tuple[ScalingEvent, ...]:

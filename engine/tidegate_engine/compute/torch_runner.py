@@ -45,6 +45,7 @@ class TorchRunner:
         self.kv_windows = loaded.kv_groups.windows
         self.vocab_size = loaded.shape.vocab_size
         self.weight_bytes = loaded.weight_bytes
+        self.loaded_bytes = loaded.used_bytes
         self.warm_up_seconds = 0.0
         self._model = loaded.model
         self._places = loaded.kv_groups.places(loaded.layer_windows)

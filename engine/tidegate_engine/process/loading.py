@@ -107,6 +107,7 @@ def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
         kv_bytes=runner.plan.pool_bytes,
         weight_bytes=runner.weight_bytes,
         resident_bytes=private_bytes() + runner.cache.pending_bytes,
+        loaded_bytes=runner.loaded_bytes,
     )
     model = served_model(launch, sizing.context, runner.vocab_size)
     return EngineParts(runner, codec, sizing, model, Counters(), runner.warm_up_seconds)

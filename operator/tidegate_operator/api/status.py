@@ -48,6 +48,35 @@ class SizingOption(ApiModel):
     """Most requests it would run at once; 0 where the model does not fit."""
 
 
+class SizingBasis(ApiModel):
+    """What was sized: engines with the same basis can be compared."""
+
+    architecture: str = Field(max_length=128)
+    """The model's."""
+    dtype: str = Field(max_length=32)
+    """What weights are kept in."""
+    accelerator: str = Field(max_length=253)
+    """Product of the device, or its resource where no node says more."""
+    loaded_percent: int = 100
+    """What engines of an earlier template measured of runtime and weights, in percent of the estimate; it is counted
+    in."""
+
+
+class LearnedSizing(ApiModel):
+    """How much of their device engines had taken once weights were loaded, beside what was estimated."""
+
+    architecture: str = Field(max_length=128)
+    """The model's."""
+    dtype: str = Field(max_length=32)
+    """What weights are kept in."""
+    accelerator: str = Field(max_length=253)
+    """As in sizing.basis."""
+    engine: str = Field(max_length=1024)
+    """Image of the engine."""
+    loaded_percent: int
+    """Runtime and weights as measured, in percent of the estimate."""
+
+
 class SizingStatus(ApiModel):
     """What fits one replica, term by term. Bytes are per device."""
 
@@ -61,6 +90,8 @@ class SizingStatus(ApiModel):
     """What the next smaller device would give; for cpu pools half the memory."""
     larger: SizingOption | None = None
     """What the next larger device would give; for cpu pools twice the memory."""
+    basis: SizingBasis | None = None
+    """What was sized, and what was known of such engines."""
     devices_needed: int | None = None
     """Devices of one node that a replica takes, where engines serve fewer."""
     memory_bytes: int
@@ -93,6 +124,9 @@ class SizingStatus(ApiModel):
     """Blocks of the KV pool, computed."""
     measured_kv_blocks: int | None = None
     """Blocks of the KV pool, as the engines report them: the fewest of all replicas."""
+    measured_loaded_bytes: int | None = None
+    """Runtime and weights of one device as the engines measured them after loading, the most of all replicas; to be
+    compared with runtimeBytes and weightBytes together."""
     context: int
     """Longest sequence served."""
     slots: int
@@ -261,6 +295,10 @@ class InferencePoolStatus(ApiModel):
     """The inspected model."""
     sizing: SizingStatus | None = None
     """Computed and measured for the replicas that are deployed; for the spec where nothing that fits ever was."""
+    learned_sizing: tuple[LearnedSizing, ...] = Field(
+        default=(), max_length=8, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    """What engines of this pool measured, newest first. The next template counts it in; nothing rolls because of it."""
     rollout: RolloutStatus | None = None
     """The current or last rollout."""
     engine: EngineStatus | None = None

@@ -180,10 +180,8 @@ def _strategy(
     now: datetime,
 ) -> tuple[RolloutStrategy, str]:
     """The user's word; else what was chosen when this rollout began, unless its surge finds no room."""
-    if pool.spec.rollout.strategy is not None:
-        return pool.spec.rollout.strategy, "spec.rollout.strategy says so"
-    if before.template != current.template_hash:
-        return _choose(pool, current, observed)
+    if pool.spec.rollout.strategy is not None or before.template != current.template_hash:
+        return choose_strategy(pool, current.template, observed)
     if before.strategy is RolloutStrategy.SURGE and is_replacing(observed.pods, before.template, current):
         if before.facts is not None and before.facts.refusal:
             return RolloutStrategy.REPLACE, "the API server lets no further replica be created"
@@ -192,8 +190,11 @@ def _strategy(
     return before.strategy, before.memory.why
 
 
-def _choose(pool: InferencePool, current: TemplateRevision, observed: Observed) -> tuple[RolloutStrategy, str]:
-    allowed, nodes = room(observed.quotas, current.template), observed.nodes
+def choose_strategy(pool: InferencePool, template: Manifest, observed: Observed) -> tuple[RolloutStrategy, str]:
+    """What a rollout of that pod template would do if it began now, and why."""
+    if pool.spec.rollout.strategy is not None:
+        return pool.spec.rollout.strategy, "spec.rollout.strategy says so"
+    allowed, nodes = room(observed.quotas, template), observed.nodes
     if allowed.num_more == 0:
         return RolloutStrategy.REPLACE, f"no quota is left for one more replica: {allowed.why}"
     resource = pool.spec.accelerator.resource
@@ -201,16 +202,16 @@ def _choose(pool: InferencePool, current: TemplateRevision, observed: Observed) 
         return RolloutStrategy.SURGE, "a cpu pool needs no accelerator for one more replica"
     if nodes is None:
         return RolloutStrategy.REPLACE, "the operator may not look at nodes, so no accelerator counts as free"
-    num_needed = num_accelerators(current, resource)
+    num_needed = num_accelerators(template, resource)
     free = free_accelerators(candidates(pool, nodes), resource)
     if names := sorted(name for name, number in free.items() if number >= num_needed):
         return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {names[0]}"
     return RolloutStrategy.REPLACE, f"no node has {num_needed} {resource} free"
 
 
-def num_accelerators(revision: TemplateRevision, resource: str) -> int:
+def num_accelerators(template: Manifest, resource: str) -> int:
     """Devices of one replica."""
-    containers = revision.template["spec"]["containers"]
+    containers = template["spec"]["containers"]
     return sum(int(parse_quantity(each["resources"]["limits"].get(resource, "0"))) for each in containers)
 
 

@@ -30,6 +30,7 @@ EVERYTHING = {
         "simPreemptionsPerMinute": 6,
         "podTemplatePatch": {"spec": {"hostname": 'it\'s "quoted"'}},
     },
+    "hub": {"endpoint": "http://mirror.team-a:8080"},
     "scrape": {"intervalSeconds": 2.5, "idleIntervalSeconds": 10, "timeoutSeconds": 1},
     "reconcile": {"resyncSeconds": 60, "workers": 2},
     "election": {"durationSeconds": 6, "renewDeadlineSeconds": 4, "retrySeconds": 1},
@@ -177,6 +178,12 @@ def test_network_policies_can_be_left_to_others() -> None:
     manifests = render_chart({"networkPolicy": {"enabled": False}})
     assert not [each for each in manifests if each["kind"] == "NetworkPolicy"]
     assert "TIDEGATE_ADMIN_PEERS" not in environment(manifests)
+
+
+def test_monitors_that_the_network_policy_would_shut_out_are_refused_with_what_to_name() -> None:
+    with pytest.raises(ChartRefused, match="name your Prometheus there"):
+        render_chart({"monitoring": {"podMonitors": True}})
+    assert render_chart({"monitoring": {"podMonitors": True}, "networkPolicy": {"enabled": False}})
 
 
 def test_an_image_can_be_pinned_by_its_digest() -> None:

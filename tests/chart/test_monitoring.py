@@ -33,7 +33,7 @@ def test_by_default_nothing_needs_an_api_that_may_not_be_installed() -> None:
 
 
 def test_what_is_asked_for_carries_the_labels_that_a_prometheus_looks_for() -> None:
-    kinds = by_kind({"monitoring": MONITORING})
+    kinds = by_kind({"monitoring": MONITORING, "networkPolicy": {"enabled": False}})
     found = [*kinds["PodMonitor"], *kinds["PrometheusRule"], *kinds["ConfigMap"]]
     assert len(found) == 3
     assert {each["metadata"]["labels"]["release"] for each in found} == {"prometheus"}
@@ -42,7 +42,7 @@ def test_what_is_asked_for_carries_the_labels_that_a_prometheus_looks_for() -> N
 
 
 def test_the_operators_monitor_selects_its_pods_and_keeps_the_pools_labels() -> None:
-    kinds = by_kind({"monitoring": MONITORING})
+    kinds = by_kind({"monitoring": MONITORING, "networkPolicy": {"enabled": False}})
     (monitor,), (deployment,) = kinds["PodMonitor"], kinds["Deployment"]
     template = deployment["spec"]["template"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -52,7 +52,7 @@ def test_the_operators_monitor_selects_its_pods_and_keeps_the_pools_labels() -> 
 
 
 def test_rules_and_dashboard_arrive_as_they_were_tested() -> None:
-    kinds = by_kind({"monitoring": MONITORING})
+    kinds = by_kind({"monitoring": MONITORING, "networkPolicy": {"enabled": False}})
     assert kinds["PrometheusRule"][0]["spec"] == yaml.safe_load((FILES / "alerts.yaml").read_text())
     (dashboard,) = kinds["ConfigMap"]
     assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes import client, config
 
 from fake_engines import FakeEngines
-from tidegate_operator.manifests.labels import INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+from tidegate_operator.manifests.labels import DOWNLOAD_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
 
 POLL_SECONDS = 0.05
 
@@ -39,6 +39,7 @@ class Kubelet:
     starts_engines: bool = True
     becomes_ready: bool = True
     engine_ending: Ending | None = None  # new engine pods end so again and again
+    download_ending: Ending = Ending(0, "")
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -60,6 +61,9 @@ class Kubelet:
         if labels[ROLE_LABEL] == INSPECTION_ROLE:
             if self.ending and status["phase"] == "Pending":
                 self._write(name, _ended(self.ending))
+        elif labels[ROLE_LABEL] == DOWNLOAD_ROLE:
+            if status["phase"] == "Pending":
+                self._write(name, _ended(self.download_ending))
         elif status["phase"] == "Pending" and self.engine_ending:
             self._write(name, _crashing(self.engine_ending))
         elif status["phase"] == "Pending" and self.starts_engines:

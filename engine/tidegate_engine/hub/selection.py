@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from huggingface_hub import constants
+
 from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.location import CONFIG_FILE
 from tidegate_checkpoint.safetensors import INDEX_FILE, SINGLE_FILE
@@ -14,6 +16,7 @@ from tidegate_core.hub import HubSource, Snapshot
 from tidegate_engine.hub.client import Hub, Listing
 from tidegate_engine.hub.errors import ModelNotFound
 
+MAX_FILE_BYTES = constants.MAX_HTTP_DOWNLOAD_SIZE
 SIDE_FILES = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
     INDEX_FILE,
@@ -91,4 +94,9 @@ def _size(hub: Hub, listing: Listing, name: str) -> int:
         known = hub.locate(listing.repo, listing.commit, name).size
     if known is None:
         raise UnsupportedCheckpoint(f"{hub.endpoint} tells no size of {listing.repo}/{name}; use another mirror")
+    if known > MAX_FILE_BYTES:
+        raise UnsupportedCheckpoint(
+            f"{listing.repo}/{name} has {known:,} bytes; files above {MAX_FILE_BYTES:,} cannot be fetched in one "
+            "piece: use a copy in smaller files, or bring it on a claim (pvc://)"
+        )
     return known

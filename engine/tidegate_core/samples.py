@@ -113,6 +113,8 @@ class Memory:
     panic_until: float | None = None
     strain_per_second: float | None = None  # requests a second and replica at which a fleet at rest became too small
     strain_time: float | None = None  # when that was seen
+    squeezed_since: float | None = None  # requests have been preempted since then although none waited
+    squeezed_at: float | None = None  # the last time
     decided_at: float | None = None
     peaks: tuple[tuple[float, int], ...] = ()  # (time, replicas needed then): the maxima of the hold window, falling
 

@@ -16,6 +16,7 @@ from math import ceil
 
 from tidegate_core.load import FleetLoad, measure
 from tidegate_core.samples import History, Memory
+from tidegate_core.squeeze import noticed
 
 BUSY_SHARE = 0.85  # of the slots that is planned for
 SHARE_AFTER_REMOVAL = 0.7  # of slots, KV and strain that fewer replicas may come to; the gap to BUSY_SHARE damps noise
@@ -75,7 +76,7 @@ def decide(history: History, policy: Policy, now: float) -> Decision:
     before = history.memory
     alarm = _alarm(load, policy)
     panic_until = now + min(PANIC_SECONDS, policy.hold_seconds) if alarm else before.panic_until
-    memory = replace(before, decided_at=now, panic_until=panic_until)
+    memory = replace(noticed(before, load, now), decided_at=now, panic_until=panic_until)
     needed = _needed_to_shrink(load, memory, policy, before, now)
     memory = replace(memory, peaks=_with_peak(before.peaks, now, needed, policy.hold_seconds))
     step = _step(load, memory, policy, alarm=alarm, now=now)

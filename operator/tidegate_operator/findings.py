@@ -71,7 +71,7 @@ def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], rep
         _available(plan, replicas),
         _progressing(pool, plan, replicas),
     ]
-    parts += [_metrics(plan.size), _scaling(plan), _integrated(plan)]
+    parts += [_metrics(plan.size), _resize(plan), _scaling(plan), _integrated(plan)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
     ready = _ready(pool, plan, replicas, stalled, found)
@@ -160,6 +160,12 @@ def _held_back(plan: Plan) -> Reason | None:
     if plan.fit is not None:
         return plan.fit.reason
     return plan.model.reason if plan.model and plan.model.reason is not Reason.INSPECTING else None
+
+
+def _resize(plan: Plan) -> Finding | None:
+    if not plan.advice:
+        return None
+    return Finding(ConditionType.RESIZE_ADVISED, "True", Reason.PREEMPTIONS_PERSIST, plan.advice)
 
 
 def _metrics(size: Size | None) -> Finding | None:

@@ -48,7 +48,8 @@ def find_fit(
         return FitFinding(None, Reason.MEMORY_UNKNOWN, device.message)
     num_devices = pool.spec.accelerator.count
     basis = _basis(pool, shape, device, experience)
-    fit = _plan(shape, target(pool, device, basis.loaded_percent), demand(pool), storage(pool, shape), num_devices)
+    on = target(pool, device, basis.loaded_percent)
+    fit = plan_cached(shape, on, demand(pool), storage(pool, shape), num_devices)
     if device.is_slice:
         fit = replace(fit, remedies=tuple(each for each in fit.remedies if each.kind is not RemedyKind.MORE_GPUS))
     reason = (
@@ -70,7 +71,8 @@ def _basis(pool: InferencePool, shape: ModelShape, device: PoolDevice, experienc
 
 
 @lru_cache(maxsize=2048)  # the same question comes with every look at a pool
-def _plan(shape: ModelShape, on: Target, asked: Demand, kept: Storage, num_devices: int | None) -> Fit:
+def plan_cached(shape: ModelShape, on: Target, asked: Demand, kept: Storage, num_devices: int | None) -> Fit:
+    """As plan_replica."""
     return plan_replica(shape, on, asked, kept, num_devices=num_devices)
 
 

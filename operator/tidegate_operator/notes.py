@@ -13,8 +13,10 @@ from tidegate_operator.api.status import InferencePoolStatus
 _TOLD = (
     ConditionType.READY, ConditionType.STALLED, ConditionType.MODEL_RESOLVED, ConditionType.FITS,
     ConditionType.PROGRESSING, ConditionType.SCALING_LIMITED, ConditionType.METRICS_AVAILABLE,
+    ConditionType.RESIZE_ADVISED,
     ConditionType.INTEGRATED,
 )  # fmt: skip
+_BAD_WHEN_TRUE = (ConditionType.STALLED, ConditionType.SCALING_LIMITED, ConditionType.RESIZE_ADVISED)
 _QUIET = (Reason.INSPECTING, Reason.RECONCILING, Reason.SCALING_MANUAL, Reason.WITHIN_BOUNDS, Reason.UP_TO_DATE)
 
 
@@ -45,5 +47,5 @@ def _is_news(old: Condition | None, new: Condition) -> bool:
 
 
 def _kind(condition: Condition) -> Literal["Normal", "Warning"]:
-    bad_when = "True" if condition.type in (ConditionType.STALLED, ConditionType.SCALING_LIMITED) else "False"
+    bad_when = "True" if condition.type in _BAD_WHEN_TRUE else "False"
     return "Warning" if condition.status == bad_when else "Normal"

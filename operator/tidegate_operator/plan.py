@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tidegate_core.squeeze import is_squeezed
 from tidegate_core.telemetry import LoadReport
+from tidegate_operator.advice import resize_advice
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import EngineStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -92,6 +94,7 @@ class Plan:
     blocked: Blocked | None = None
     model: ModelFinding | None = None
     fit: FitFinding | None = None
+    advice: str = ""  # how to size replicas anew, where more of them would not help
     cache: CacheFinding | None = None  # None: the pool has none, or its model is not known to fit
     args_refused: str = ""  # what is wrong with the engine flags that the pool adds
     revisions: Revisions = NO_REVISIONS
@@ -141,6 +144,7 @@ def plan(
         rollout = plan_rollout(pool, observed, before, revisions, now)
         revisions = replace(revisions, current=rollout.current, is_of_these_inputs=rollout.is_of_these_inputs)
         steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
+    steps = replace(steps, advice=_advice(pool, observed, model, fit, steps.size))
     steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
     steps = _with_network_policy(steps, pool, observed, settings.admin_peers)
     return _with_neighbours(steps, pool, observed, settings)
@@ -156,6 +160,16 @@ def _as_planned(
     if planned == fit.basis.loaded_percent:
         return fit
     return find_fit(pool, model.shape, observed.nodes, Experience(applied=planned))
+
+
+def _advice(
+    pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None, size: Size | None
+) -> str:
+    if size is None or size.history is None or not is_squeezed(size.history.memory):
+        return ""
+    if model.shape is None or fit is None or fit.fit is None:
+        return ""
+    return resize_advice(pool, model.shape, fit.fit, observed.nodes)
 
 
 def _cache(

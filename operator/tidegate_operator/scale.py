@@ -8,8 +8,10 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tidegate_core.samples import History, Round, Sample
+from tidegate_core.samples import History, Memory, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
+from tidegate_core.squeeze import squeezed
+from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.status import ColdStartStatus, ScalerStatus
@@ -100,7 +102,7 @@ def _automatic(
     timing: ScaleTiming,
     room: Room,
 ) -> Size:
-    history = observed.history or History((pool.status.scaler or ScalerStatus()).memory(before))
+    history = observed.history or History(_kept_memory(pool, before, now))
     history = replace(history, memory=replace(history.memory, desired=before))
     newest = history.rounds[-1].time if history.rounds else float("-inf")
     if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
@@ -134,6 +136,12 @@ def cold_start_seconds(measured: ColdStartStatus | None) -> float:
     if measured is None:
         return DEFAULT_COLD_START_SECONDS
     return min(max(float(measured.p90_seconds), 1.0), MAX_COLD_START_SECONDS)
+
+
+def _kept_memory(pool: InferencePool, before: int, now: datetime) -> Memory:
+    """Of a restarted operator, from the pool's status."""
+    kept = (pool.status.scaler or ScalerStatus()).memory(before)
+    return squeezed(kept, now.timestamp()) if pool.status.condition(ConditionType.RESIZE_ADVISED) else kept
 
 
 def _most_replicas(pool: InferencePool, observed: Observed, before: int, room: Room) -> int:

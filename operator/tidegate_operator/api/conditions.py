@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     AVAILABLE = "Available"  # does at least one replica serve?
     PROGRESSING = "Progressing"  # do the pods move towards the current template?
     METRICS_AVAILABLE = "MetricsAvailable"  # does the scaler see its replicas?
+    RESIZE_ADVISED = "ResizeAdvised"  # should replicas be sized anew? (absent when not)
     SCALING_LIMITED = "ScalingLimited"  # is the scaler kept from what it wants?
     INTEGRATED = "Integrated"  # do the neighbours fit? (absent where none was asked for and none disturbs)
 

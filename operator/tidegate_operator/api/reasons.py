@@ -100,6 +100,12 @@ class Reason(StrEnum):
     METRICS_FRESH = "MetricsFresh", "the scaler sees enough of its replicas"
     METRICS_STALE = "MetricsStale", "more than a fifth of the ready replicas do not report; the size is held"
 
+    # ResizeAdvised
+    PREEMPTIONS_PERSIST = (
+        "PreemptionsPersist",
+        "requests are preempted for minutes although none waits: change what a replica is sized for, not how many",
+    )
+
     # ScalingLimited
     WITHIN_BOUNDS = "WithinBounds", "the scaler gets what it wants"
     AT_MAXIMUM = "AtMaximum", "more replicas are wanted than maxReplicas allows"

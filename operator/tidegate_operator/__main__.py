@@ -39,7 +39,7 @@ from tidegate_operator.scale import ScaleTiming
 from tidegate_operator.schedule import Key, Schedule, Timing
 from tidegate_operator.scrape import AdminPorts
 from tidegate_operator.settings import BadSettings, OperatorSettings, read_settings
-from tidegate_operator.surroundings import Surroundings
+from tidegate_operator.surroundings import TTL_SECONDS, Surroundings
 from tidegate_operator.workqueue import WorkQueue
 
 STOP_SECONDS = 20.0  # less than the pod's grace
@@ -187,7 +187,12 @@ def build_queue(
         clock=lambda: datetime.now(UTC),
         pools=metrics.pools,
         details=metrics.details,
-        surroundings=Surroundings(kube, settings.namespaces, settings.prices_file),
+        surroundings=Surroundings(
+            kube,
+            settings.namespaces,
+            settings.prices_file,
+            ttl_seconds=min(TTL_SECONDS, settings.reconcile.resync_seconds),
+        ),
     )
     schedule = Schedule(Timing(resync_seconds=settings.reconcile.resync_seconds))
     return WorkQueue(reconciler, schedule, num_workers=settings.reconcile.workers, watcher=metrics)

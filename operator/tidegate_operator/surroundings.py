@@ -50,11 +50,14 @@ class Surroundings:
         kube: Kube,
         namespaces: tuple[str, ...],
         prices_file: Path,
+        *,
+        ttl_seconds: float = TTL_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._prices = PriceFile(prices_file)
+        self._ttl_seconds = ttl_seconds
         self._clock = clock
         self._seen = _Seen()
         self._looked_at: float | None = None
@@ -64,7 +67,7 @@ class Surroundings:
     async def around(self, pool: InferencePool) -> Neighbourhood:
         """As of about a minute ago, but with our own writes in it."""
         async with self._looking:
-            if self._looked_at is None or self._clock() - self._looked_at > TTL_SECONDS:
+            if self._looked_at is None or self._clock() - self._looked_at > self._ttl_seconds:
                 self._seen = await self._look()
                 self._looked_at = self._clock()
         here = [item for (_, namespace, _), item in self._seen.items.items() if namespace == pool.metadata.namespace]

@@ -40,7 +40,7 @@ class Cluster:
 class Watched:
     def __init__(self, cluster: Cluster, *namespaces: str) -> None:
         self.now = 0.0
-        self.surroundings = Surroundings(cluster, namespaces, Path("/nowhere"), lambda: self.now)  # type: ignore[arg-type]
+        self.surroundings = Surroundings(cluster, namespaces, Path("/nowhere"), clock=lambda: self.now)  # type: ignore[arg-type]
 
     def look(self, seconds_later: float = 0.0) -> Neighbourhood:
         self.now += seconds_later

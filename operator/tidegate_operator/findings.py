@@ -40,6 +40,7 @@ class Replicas:
     num_updated: int  # have the current template
     num_ready_updated: int
     num_running: int  # have their volumes, and a container that runs
+    num_fetching: int  # of these, fetch their model first
     trouble: Trouble | None  # why a pod cannot be created, or the first does not come up
 
     @classmethod
@@ -57,7 +58,8 @@ class Replicas:
             num_ready=len(ready),
             num_updated=len(updated),
             num_ready_updated=sum(map(is_serving, updated)),
-            num_running=sum(pod.is_running for pod in live),
+            num_running=sum(pod.is_running or pod.is_fetching for pod in live),
+            num_fetching=sum(pod.is_fetching for pod in live),
             trouble=next(iter(troubles), None),
         )
 
@@ -130,23 +132,26 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
     if replicas.num_updated < replicas.num_live:
         counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
         how = f" ({plan.rollout.strategy}: {plan.rollout.memory.why})" if plan.rollout else ""
-        return Finding(kind, "True", Reason.ROLLING_OUT, counted + how + _needs_secret(pool, replicas))
+        return Finding(kind, "True", Reason.ROLLING_OUT, counted + how + _wait_for(pool, replicas))
     if replicas.num_live != size.num_desired:
         return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
     if replicas.num_ready < size.num_desired:
         counted = f"{replicas.num_ready} of {size.num_desired} replicas are ready"
-        return Finding(kind, "True", Reason.REPLICAS_STARTING, counted + _needs_secret(pool, replicas))
+        return Finding(kind, "True", Reason.REPLICAS_STARTING, counted + _wait_for(pool, replicas))
     if reason := _held_back(plan):
         return Finding(kind, "False", reason, "the change was not rolled out")
     return Finding(kind, "True", Reason.UP_TO_DATE, "every replica has the current template")
 
 
-def _needs_secret(pool: InferencePool, replicas: Replicas) -> str:
+def _wait_for(pool: InferencePool, replicas: Replicas) -> str:
     """Pods wait for a missing Secret without a word in their status, and the operator may not look at Secrets."""
-    secret = pool.spec.access.api_keys_secret_ref
-    if secret is None or replicas.num_running == replicas.num_live:
-        return ""
-    return f"; pods start once there is a Secret {secret.name} with the entry {secret.key}"
+    fetching = f"; {replicas.num_fetching} fetch the model" if replicas.num_fetching else ""
+    spec = pool.spec
+    secrets = [spec.access.api_keys_secret_ref, spec.model.token_secret_ref if spec.cache is None else None]
+    named = [f"a Secret {secret.name} with the entry {secret.key}" for secret in secrets if secret is not None]
+    if not named or replicas.num_running == replicas.num_live:
+        return fetching
+    return f"{fetching}; pods start once there is {' and '.join(named)}"
 
 
 def _held_back(plan: Plan) -> Reason | None:

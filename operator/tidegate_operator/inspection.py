@@ -98,6 +98,7 @@ def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now:
         message = f"{pool.spec.model.uri}: {message}"
     if last.trouble:
         message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
+    message += needs_secret(pool, last)
     if not last.has_pod and (now - last.created_at).total_seconds() >= NO_POD_SECONDS:
         cause = f"kubectl describe job {last.name} -n {pool.metadata.namespace}"
         reason, message = (
@@ -107,11 +108,15 @@ def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now:
     return ModelFinding(None, reason, message)
 
 
+def model_revision(pool: InferencePool, answer: Inspected) -> Manifest:
+    """What an inspection leaves behind."""
+    data = {"uri": pool.spec.model.uri, "shape": json.loads(answer.to_json())}
+    return controller_revision(pool, _model_revision_name(pool), MODEL_ROLE, number=1, data=data)
+
+
 def _judge(pool: InferencePool, last: Inspection, runtime: Runtime, now: datetime) -> ModelFinding:
     if (answer := _answered(last.termination)) is not None:
-        data = {"uri": pool.spec.model.uri, "shape": json.loads(answer.to_json())}
-        revision = controller_revision(pool, _model_revision_name(pool), MODEL_ROLE, number=1, data=data)
-        return _resolved(pool, answer, apply=(revision,))  # the Job goes once its answer is stored
+        return _resolved(pool, answer, apply=(model_revision(pool, answer),))  # then the Job goes
     reason, said = fault(last)
     message = f"{pool.spec.model.uri}: {said}"
     if reason is Reason.MODEL_UNSUPPORTED:
@@ -121,6 +126,14 @@ def _judge(pool: InferencePool, last: Inspection, runtime: Runtime, now: datetim
         return ModelFinding(None, reason, message, requeue_after_seconds=seconds)
     job = inspection_job(pool, f"{_job_prefix(pool, runtime)}{last.attempt + 1}", runtime)
     return ModelFinding(None, reason, message, apply=(job,))
+
+
+def needs_secret(pool: InferencePool, job: Inspection) -> str:
+    """A pod waits for a missing Secret without a word in its status, and the operator may not look at Secrets."""
+    secret = pool.spec.model.token_secret_ref
+    if secret is None or job.is_running or job.trouble:
+        return ""
+    return f"; its pod starts once there is a Secret {secret.name} with the entry {secret.key}"
 
 
 def seconds_until_retry(last: Inspection, now: datetime) -> float:

@@ -18,7 +18,7 @@ from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.capacity import candidates
 from tidegate_operator.drift import is_satisfied, stamped
-from tidegate_operator.inspection import CLAIM_POLL_SECONDS, fault, seconds_until_retry
+from tidegate_operator.inspection import CLAIM_POLL_SECONDS, fault, needs_secret, seconds_until_retry
 from tidegate_operator.manifests.cache_claim import cache_claim, held_by
 from tidegate_operator.manifests.download import download_job
 from tidegate_operator.manifests.labels import (
@@ -141,7 +141,7 @@ def _waiting(asked: _Asked, last: Inspection, before: Inspection | None) -> Cach
     reason, message = (Reason.DOWNLOADING, f"Job {last.name} fetches {asked}") if before is None else _failure(before)
     if last.trouble:
         message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
-    return CacheFinding(False, reason, message)
+    return CacheFinding(False, reason, message + needs_secret(asked.pool, last))
 
 
 def _failure(last: Inspection) -> tuple[Reason, str]:

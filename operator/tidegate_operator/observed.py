@@ -87,6 +87,7 @@ class Pod:
     scheduled_at: datetime | None = None  # None: it waits for a node
     num_restarts: int = 0  # of its container
     has_ended: bool = False  # it failed, was evicted or is done: it holds nothing any more
+    is_fetching: bool = False  # its model, before its engine starts
     is_protected: bool = False  # autoscalers of nodes are asked to leave it alone
     drain_token_sha256: tuple[str, ...] = ()  # of the tokens that its engine accepts
 
@@ -109,6 +110,7 @@ class Inspection:
     trouble: Trouble | None  # the pod cannot start
     created_at: datetime
     has_pod: bool
+    is_running: bool = False  # its container: image and volumes are there
 
 
 @dataclass(frozen=True)
@@ -202,6 +204,7 @@ def read_pod(pod: Manifest) -> Pod:
         is_running="running" in container.get("state", {}),
         deletion_cost=int(annotations.get(DELETION_COST_ANNOTATION, "0")),
         trouble=_trouble(status, container),
+        is_fetching="running" in (_unfinished_init(status) or {}).get("state", {}),
         is_protected=PROTECTED_ANNOTATION in annotations,
         scheduled_at=_scheduled_at(metadata, status, container),
         num_restarts=container.get("restartCount", 0),
@@ -236,6 +239,7 @@ def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
         trouble=_trouble(pod.get("status", {}), container),
         created_at=read_time(job["metadata"]["creationTimestamp"]),
         has_pod=bool(pod),
+        is_running="running" in container.get("state", {}),
     )
 
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from hub_pools import COMMIT, GIB, NEXT_COMMIT, NUM_BYTES, TOKEN, found, hub_pool
-from pools import NOW, SETTINGS, carried_out, inspected, pool
+from pools import NOW, SETTINGS, carried_out, inspected, pod, pool
 from restricted import violations
 from shapes import shape_of
 from tidegate_core.launch import EngineLaunch, ExitCode, TerminationMessage
 from tidegate_core.quantity import parse_bytes
+from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import Observed, read_pod
@@ -235,6 +236,33 @@ def test_a_message_says_what_every_replica_will_fetch() -> None:
     assert model is not None
     assert COMMIT in model.message
     assert "every replica fetches 16 GiB" in model.message
+
+
+def test_a_missing_token_is_named_where_pods_wait_for_it() -> None:
+    subject = hub_pool()
+    name = job(subject)["metadata"]["name"]
+    waiting = inspected(name=name, is_finished=False, finished_at=None, termination=None)
+    model = plan(subject, Observed(inspections=(waiting,)), SETTINGS, NOW).model
+    assert model is not None
+    assert "its pod starts once there is a Secret hf with the entry read.token" in model.message
+    running = replace(waiting, is_running=True)
+    model = plan(subject, Observed(inspections=(running,)), SETTINGS, NOW).model
+    assert model is not None
+    assert "Secret" not in model.message
+
+
+def test_pods_that_fetch_are_counted() -> None:
+    subject = hub_pool(replicas=2, maxReplicas=2)
+    observed, steps = settle(subject, answered(subject))
+    assert steps.revisions.current is not None
+    template = steps.revisions.current.template_hash
+    facts: Any = {"template": template, "ready_since": None, "is_running": False}
+    pods = (pod("chat-a", is_fetching=True, **facts), pod("chat-b", **facts))
+    observed = replace(observed, pods=pods)
+    steps = plan(subject, observed, SETTINGS, NOW)
+    shown = status(subject, observed, steps, (), NOW).condition(ConditionType.PROGRESSING)
+    assert shown is not None
+    assert "; 1 fetch the model; pods start once there is a Secret hf with the entry read.token" in shown.message
 
 
 def test_a_pod_whose_download_fails_shows_the_hubs_reason() -> None:

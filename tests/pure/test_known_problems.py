@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-REFERENCE = re.compile(r"[\w.-]+/[\w.-]+#\d+")
+REFERENCE = re.compile(r"[\w.-]+/[\w.-]+(#\d+| docs on [\w -]+)")
+HEADS = ("| reported as", "|---")
 TEST = re.compile(r"`((?:tests|e2e)/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -36,7 +37,7 @@ def read_row(line: str) -> Problem:
 
 def table() -> list[Problem]:
     lines = (ROOT / "docs" / "known-problems.md").read_text().splitlines()
-    return [read_row(line) for line in lines if line.startswith("|") and "#" in line.split("|")[1]]
+    return [read_row(line) for line in lines if line.startswith("|") and not line.startswith(HEADS)]
 
 
 @cache
@@ -62,12 +63,6 @@ def test_every_problem_stands_in_one_row_with_one_sentence_each() -> None:
         for sentence in (row.problem, row.answer):
             assert sentence.endswith("."), sentence
             assert ". " not in sentence, sentence
-
-
-def test_every_row_of_the_document_is_read() -> None:
-    lines = (ROOT / "docs" / "known-problems.md").read_text().splitlines()
-    heads = [line for line in lines if line.startswith(("| reported as", "|---"))]
-    assert len(table()) == sum(line.startswith("|") for line in lines) - len(heads)
 
 
 @pytest.mark.parametrize(

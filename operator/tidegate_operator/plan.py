@@ -271,7 +271,7 @@ def _deployed(
         room=room(observed.quotas, rollout.current.template),
     )
     down = _scale_down(pool, observed, findings, size, now=now)
-    wanted = [*_children(pool, settings), *findings.model.apply, *revisions.apply]
+    wanted = [*_children(pool), *findings.model.apply, *revisions.apply]
     wanted.append(_wanted_deployment(pool, rollout, size, down))
     waits = (findings.model.requeue_after_seconds, down.requeue_after_seconds, _scrape_seconds(size, settings.timing))
     return Plan(
@@ -335,11 +335,10 @@ def _scale_down(
     )
 
 
-def _children(pool: InferencePool, settings: PlanSettings) -> list[Manifest]:
+def _children(pool: InferencePool) -> list[Manifest]:
     """What the Deployment's pods need first."""
     found = chat_template(pool)
-    policies = disruption_budgets(pool)
-    return [service_account(pool), *([found] if found else []), *policies, service(pool)]
+    return [service_account(pool), *([found] if found else []), *disruption_budgets(pool), service(pool)]
 
 
 def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, down: ScaleDown) -> Manifest:

@@ -128,7 +128,9 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
     if size is None:
         return None
     if replicas.trouble:
-        return Finding(kind, "False", replicas.trouble.reason, replicas.trouble.message)
+        is_waiting = replicas.trouble.reason is Reason.UNSCHEDULABLE and plan.shortage
+        free = f"; {plan.shortage}" if is_waiting else ""
+        return Finding(kind, "False", replicas.trouble.reason, replicas.trouble.message + free)
     if replicas.num_updated < replicas.num_live:
         counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
         how = f" ({plan.rollout.strategy}: {plan.rollout.memory.why})" if plan.rollout else ""

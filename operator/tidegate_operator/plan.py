@@ -18,6 +18,7 @@ from tidegate_operator.advice import resize_advice
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import EngineStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.capacity import candidates, shortage
 from tidegate_operator.drain_time import drain_seconds
 from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.engine_version import EngineDefaults, engine_status
@@ -42,7 +43,14 @@ from tidegate_operator.protection import Protection, plan_protection
 from tidegate_operator.quota import room
 from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
 from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision, render_revision
-from tidegate_operator.rollout import Before, Rollout, is_replacing, plan_rollout, replicas_while_replacing
+from tidegate_operator.rollout import (
+    Before,
+    Rollout,
+    is_replacing,
+    num_accelerators,
+    plan_rollout,
+    replicas_while_replacing,
+)
 from tidegate_operator.scale import ScaleTiming, Size, choose_size
 from tidegate_operator.scaledown import Mark, ScaleDown, plan_scale_down
 
@@ -100,6 +108,7 @@ class Plan:
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
     pods_refused: str = ""  # why the Deployment's pods cannot be created
+    shortage: str = ""  # of devices, where a replica finds no node
     rollout: Rollout | None = None  # None: nothing is deployed
     engine: EngineStatus | None = None
     is_rolling_out: bool = False
@@ -294,10 +303,20 @@ def _deployed(
         revisions=revisions,
         size=size,
         pods_refused=facts.refusal if facts else "",
+        shortage=_shortage(pool, observed, rollout.current),
         rollout=rollout,
         engine=engine_status(rollout.current.template, settings.engine.of_pool(pool)),
         is_rolling_out=_is_rolling_out(observed, facts, rollout.current),
     )
+
+
+def _shortage(pool: InferencePool, observed: Observed, current: TemplateRevision) -> str:
+    """What the scheduler does not say: how many devices are free where. Only while a replica waits for a node."""
+    is_waiting = any(pod.trouble and pod.trouble.reason is Reason.UNSCHEDULABLE for pod in observed.pods)
+    if not is_waiting or observed.nodes is None or pool.spec.accelerator.is_cpu:
+        return ""
+    resource = pool.spec.accelerator.resource
+    return shortage(candidates(pool, observed.nodes), resource, num_accelerators(current.template, resource))
 
 
 def _before(pool: InferencePool, observed: Observed) -> Before:

@@ -2,17 +2,22 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pools import cpu_pool_manifest, pool, stored
+from pools import NOW, SETTINGS, cpu_pool_manifest, pod, pool, settled, stored
+from tidegate_operator.api.conditions import ConditionType
+from tidegate_operator.api.reasons import Reason
 from tidegate_operator.capacity import candidates, free_accelerators, largest_free, largest_node, shortage
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
-from tidegate_operator.observed import Node, Taint, read_node
+from tidegate_operator.observed import Node, Taint, Trouble, read_node
+from tidegate_operator.plan import plan
 from tidegate_operator.resources import NODE, Manifest, Resource
+from tidegate_operator.status import status
 
 GPU = "nvidia.com/gpu"
 
@@ -94,6 +99,20 @@ def test_two_devices_on_two_nodes_are_none_for_a_replica_that_needs_two() -> Non
     assert shortage(nodes, GPU, 1) == ""
     assert shortage(nodes, GPU, 2) == (
         "fits nowhere now: a replica needs 2 nvidia.com/gpu on one node, largest contiguous = 1, 2 free on 2 nodes"
+    )
+
+
+def test_a_replica_that_finds_no_node_says_beside_the_schedulers_words_what_is_free_where() -> None:
+    waiting = pod(ready_since=None, is_running=False, trouble=Trouble(Reason.UNSCHEDULABLE, "0/2 nodes are available"))
+    full = (node("a", used="4"), node("b", used="4"))
+    observed = replace(settled(), pods=(waiting,), nodes=full)
+    progressing = status(pool(), observed, plan(pool(), observed, SETTINGS, NOW), (), NOW).condition(
+        ConditionType.PROGRESSING
+    )
+    assert progressing is not None
+    assert progressing.message == (
+        "0/2 nodes are available; fits nowhere now: a replica needs 1 nvidia.com/gpu on one node, "
+        "largest contiguous = 0, 0 free on 2 nodes"
     )
 
 

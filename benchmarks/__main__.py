@@ -9,8 +9,8 @@ import sys
 
 from tidegate_engine.process.container import share_cores
 
-NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear", "speed", "quality")
-SHORTER = {"speed": ["--quick"]}  # where all run
+NAMES = ("scheduler", "admission", "eta", "prefix", "latency", "linear", "speed", "quality", "operator")
+SHORTER = {"speed": ["--quick"], "operator": ["--pools", "50", "--seconds", "20"]}  # where all run
 
 environment = dict(os.environ)
 share_cores(environment)  # threads wait as the engine's do; torch reads this when it is imported

@@ -26,6 +26,8 @@ def is_satisfied(wanted: Manifest, live: Manifest | None) -> bool:
 
 
 def _contains(live: object, wanted: object) -> bool:
+    if live == wanted:  # most parts are, and equal parts are compared in C
+        return True
     if isinstance(wanted, Mapping):
         return isinstance(live, Mapping) and all(
             _contains(live.get(key), value) for key, value in wanted.items() if not _is_empty(value) or key in live
@@ -36,7 +38,7 @@ def _contains(live: object, wanted: object) -> bool:
             and len(live) == len(wanted)
             and all(_contains(have, want) for have, want in zip(live, wanted, strict=True))
         )
-    return live == wanted
+    return False
 
 
 def _is_empty(value: object) -> bool:

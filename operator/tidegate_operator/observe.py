@@ -83,7 +83,7 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     pool = seen.pool
     namespace, name = pool.metadata.namespace, pool.metadata.name
     labels = f"{POOL_LABEL}={name}"
-    *lists, all_pods = await asyncio.gather(*(kube.list(each, namespace, labels=labels) for each in (*CHILDREN, POD)))
+    *lists, all_pods = [await kube.list(each, namespace, labels=labels) for each in (*CHILDREN, POD)]  # in memory
     labelled = [item for items in lists for item in items]
     present = {(item["kind"], item["metadata"]["name"]) for item in labelled}
     absent = [each for each in NAMED_LIKE_THE_POOL if (each.kind, name) not in present]

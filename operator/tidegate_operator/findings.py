@@ -5,15 +5,13 @@ Each function answers one condition as (status, reason, message); status.py puts
 
 from dataclasses import dataclass
 
-from tidegate_operator.api.conditions import ConditionStatus, ConditionType
+from tidegate_operator.api.conditions import BAD_WHEN_TRUE, ConditionStatus, ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import Observed, Trouble
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.quota import REFUSAL
 from tidegate_operator.scale import Size, is_serving
-
-_BAD_WHEN_TRUE = (ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.SCALING_LIMITED)
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class Finding:
     @property
     def is_good(self) -> bool:
         """Of most conditions True is good, of a few it is not."""
-        return self.status == ("False" if self.type in _BAD_WHEN_TRUE else "True")
+        return self.status == ("False" if self.type in BAD_WHEN_TRUE else "True")
 
 
 @dataclass(frozen=True)

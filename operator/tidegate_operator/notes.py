@@ -6,7 +6,7 @@ A note tells a person what changed and why; what holds now stands in status.
 from dataclasses import dataclass
 from typing import Literal
 
-from tidegate_operator.api.conditions import Condition, ConditionType
+from tidegate_operator.api.conditions import BAD_WHEN_TRUE, Condition, ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import InferencePoolStatus
 
@@ -16,7 +16,6 @@ _TOLD = (
     ConditionType.RESIZE_ADVISED,
     ConditionType.INTEGRATED,
 )  # fmt: skip
-_BAD_WHEN_TRUE = (ConditionType.STALLED, ConditionType.SCALING_LIMITED, ConditionType.RESIZE_ADVISED)
 _QUIET = (Reason.INSPECTING, Reason.RECONCILING, Reason.SCALING_MANUAL, Reason.WITHIN_BOUNDS, Reason.UP_TO_DATE)
 
 
@@ -47,5 +46,5 @@ def _is_news(old: Condition | None, new: Condition) -> bool:
 
 
 def _kind(condition: Condition) -> Literal["Normal", "Warning"]:
-    bad_when = "True" if condition.type in _BAD_WHEN_TRUE else "False"
+    bad_when = "True" if condition.type in BAD_WHEN_TRUE else "False"
     return "Warning" if condition.status == bad_when else "Normal"

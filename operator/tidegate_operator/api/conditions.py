@@ -27,6 +27,11 @@ class ConditionType(StrEnum):
     INTEGRATED = "Integrated"  # do the neighbours fit? (absent where none was asked for and none disturbs)
 
 
+BAD_WHEN_TRUE = frozenset(
+    (ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.RESIZE_ADVISED, ConditionType.SCALING_LIMITED)
+)  # of all others True is good
+
+
 class Condition(ApiModel):
     """One observation of the pool."""
 

@@ -363,7 +363,7 @@ def _failure(ended: Termination) -> Trouble:
     if ended.reason == "OOMKilled" or ended.exit_code == _OUT_OF_MEMORY_EXIT:
         return Trouble(Reason.OUT_OF_MEMORY, "the kernel killed the engine: it used more than its memory limit")
     words = ended.last_words()
-    if words and words.reason in HUB_REASONS:
-        return Trouble(Reason(words.reason), words.message)
+    if words and (by_hub := [reason for reason in HUB_REASONS if reason == words.reason]):
+        return Trouble(by_hub[0], words.message)
     said = f"{words.reason}: {words.message}" if words else ended.message[-500:]
     return Trouble(Reason.ENGINE_FAILING, f"the engine ended with exit code {ended.exit_code}: {said}".rstrip(": "))

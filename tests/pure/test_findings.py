@@ -10,7 +10,7 @@ from pools import NOW, SETTINGS, inspected, pod, pool, settled
 from tidegate_operator.api.conditions import BAD_WHEN_TRUE, ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.findings import Finding, Replicas, find_all
-from tidegate_operator.observed import Observed, Pod, Trouble
+from tidegate_operator.observed import Observed, Trouble
 from tidegate_operator.plan import Refusal, plan
 
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current

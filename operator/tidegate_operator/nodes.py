@@ -34,12 +34,12 @@ class NodeCache:
         self._reading = asyncio.Lock()
         self._gate = asyncio.Semaphore(_MAX_LISTS)
 
-    async def nodes(self) -> tuple[Node, ...] | None:
-        """As of about a minute ago; pools that ask meanwhile wait for the same look. Raises KubeError at first only."""
+    async def nodes(self, max_age_seconds: float = NODES_TTL_SECONDS) -> tuple[Node, ...] | None:
+        """Not older than that; pools that ask meanwhile wait for the same look. Raises KubeError at first only."""
         if not self._is_allowed:
             return None
         async with self._reading:
-            if self._read_at is None or self._clock() - self._read_at > NODES_TTL_SECONDS:
+            if self._read_at is None or self._clock() - self._read_at > max_age_seconds:
                 await self._look()
             return self._nodes
 

@@ -119,6 +119,11 @@ class Plan:
         """Nothing to write."""
         return not (self.marks or self.drain or self.undrain or self.protect or self.delete or self.apply)
 
+    @property
+    def begins_rollout(self) -> bool:
+        """A template is applied that no Deployment has had."""
+        return self.rollout is not None and bool(self.revisions.apply)
+
     def __str__(self) -> str:
         """One line a step, for logs and people."""
         steps = [f"mark {mark.pod.name} {'draining' if mark.draining_since else 'serving'}" for mark in self.marks]

@@ -29,6 +29,7 @@ from tidegate_operator.scrape import Engines
 from tidegate_operator.status import status, status_manifest
 from tidegate_operator.surroundings import Surroundings
 
+FRESH_NODES_SECONDS = 5.0
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +65,9 @@ class Reconciler:
         now = self.clock()
         settings = self.settings()
         steps = plan(pool, observed, settings, now)
+        if steps.begins_rollout:  # what is free now decides how it goes
+            observed = replace(observed, nodes=await self.nodes.nodes(FRESH_NODES_SECONDS))
+            steps = plan(pool, observed, settings, now)
         if refused := await rehearse(self.kube, steps):
             steps = plan(pool, observed, settings, now, may_roll=False)
         if not steps.is_satisfied:

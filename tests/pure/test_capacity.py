@@ -184,6 +184,19 @@ def test_nodes_are_read_once_a_minute_and_only_those_with_devices_are_asked_for_
     asyncio.run(look())
 
 
+def test_who_begins_a_rollout_gets_a_fresh_look_and_many_that_do_share_it() -> None:
+    async def look() -> None:
+        now, cluster = 0.0, Cluster()
+        cache = NodeCache(cluster, is_allowed=True, clock=lambda: now)
+        await cache.nodes()
+        now = 30.0
+        cluster.asked.clear()
+        await asyncio.gather(*(cache.nodes(5.0) for _ in range(10)))
+        assert cluster.asked == ["nodes", "pods spec.nodeName=a"]
+
+    asyncio.run(look())
+
+
 def test_nodes_that_could_never_be_read_are_an_error_and_no_empty_cluster() -> None:
     cluster = Cluster()
     cluster.fault = ServerFault("HTTP 500")

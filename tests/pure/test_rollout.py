@@ -159,6 +159,12 @@ def test_a_surge_that_a_quota_refuses_becomes_a_replacement() -> None:
     assert found["spec"]["strategy"]["rollingUpdate"] == REPLACE
 
 
+def test_only_a_template_that_was_never_deployed_asks_for_a_fresh_look_at_the_nodes() -> None:
+    assert step(serving(), **CHANGED).begins_rollout
+    assert not step(rolling(starting()), **CHANGED).begins_rollout
+    assert not step(serving()).begins_rollout
+
+
 def given_up(observed: Observed, seconds: float, **spec: Any) -> tuple[Observed, Plan]:
     steps = step(observed, seconds, **{**CHANGED, **spec})
     return carried_out(observed, steps), steps

@@ -45,7 +45,7 @@ class Picker:
 
 @dataclass(frozen=True)
 class Neighbourhood:
-    """One pool's part. `optional` are objects of optional kinds that have its name or that it controls."""
+    """One pool's part. `optional` are objects of optional kinds that have its name, as its children do."""
 
     scalers: tuple[Scaler, ...] = ()
     pickers: tuple[Picker, ...] = ()
@@ -68,10 +68,13 @@ def read_scaler(item: Manifest) -> Scaler | None:
     return Scaler(item["kind"], metadata["name"], metadata["namespace"], (group, kind, name))
 
 
-def read_picker(item: Manifest) -> Picker:
+def read_picker(item: Manifest) -> Picker | None:
+    """None for one that heeds the label of those who take traffic: it can do no harm."""
     metadata = item["metadata"]
     owners = (each["uid"] for each in metadata.get("ownerReferences", ()) if each.get("controller"))
     selector = item.get("spec", {}).get("selector", {}).get("matchLabels", {})
+    if SERVING_LABEL in selector:
+        return None
     return Picker(metadata["name"], metadata["namespace"], selector, next(owners, ""))
 
 
@@ -105,7 +108,6 @@ def foreign_pickers(pool: InferencePool, pickers: tuple[Picker, ...]) -> str:
         for each in pickers
         if each.namespace == pool.metadata.namespace
         and each.owner_uid != pool.metadata.uid
-        and SERVING_LABEL not in each.selector
         and each.selector.items() <= pods.items()
     ]
     if not blind:

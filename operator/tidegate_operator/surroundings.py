@@ -7,7 +7,7 @@ a minute serves all pools, and one that is not there is simply nothing. observe.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden, KubeError, NotFound
 from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.neighbours import Neighbourhood, read_picker, read_scaler
+from tidegate_operator.neighbours import Neighbourhood, Picker, Scaler, read_picker, read_scaler
 from tidegate_operator.price_file import PriceFile
 from tidegate_operator.resources import (
     AUTOSCALER,
@@ -36,10 +36,12 @@ _Key = tuple[Resource, str, str]  # kind, namespace, name
 
 @dataclass(frozen=True)
 class _Seen:
-    """A look around everything; a kind that is not installed, or that we may not list, is missing."""
+    """A look around everything; a kind that is not installed, or that we may not list, is missing in `kinds`."""
 
-    items: dict[_Key, Manifest] = field(default_factory=dict)
     kinds: frozenset[Resource] = frozenset()
+    optional: dict[_Key, Manifest] = field(default_factory=dict)
+    scalers: Mapping[tuple[str, str], tuple[Scaler, ...]] = field(default_factory=dict)  # by namespace, target's name
+    pickers: Mapping[str, tuple[Picker, ...]] = field(default_factory=dict)  # by namespace
 
 
 class Surroundings:
@@ -59,6 +61,7 @@ class Surroundings:
         self._prices = PriceFile(prices_file)
         self._ttl_seconds = ttl_seconds
         self._clock = clock
+        self._lists: Mapping[Resource, Sequence[Manifest] | None] = {}
         self._seen = _Seen()
         self._looked_at: float | None = None
         self._looking = asyncio.Lock()
@@ -68,16 +71,16 @@ class Surroundings:
         """As of about a minute ago, but with our own writes in it."""
         async with self._looking:
             if self._looked_at is None or self._clock() - self._looked_at > self._ttl_seconds:
-                self._seen = await self._look()
+                self._lists = await self._look()
+                self._seen = _sort(self._lists)
                 self._looked_at = self._clock()
-        here = [item for (_, namespace, _), item in self._seen.items.items() if namespace == pool.metadata.namespace]
-        scalers = [read_scaler(item) for item in here if item["kind"] in (AUTOSCALER.kind, SCALED_OBJECT.kind)]
-        optional = [item for item in here if item["kind"] in {each.kind for each in OPTIONAL}]
+        seen, namespace, name = self._seen, pool.metadata.namespace, pool.metadata.name
+        optional = (seen.optional.get((each, namespace, name)) for each in OPTIONAL)
         return Neighbourhood(
-            scalers=tuple(each for each in scalers if each is not None),
-            pickers=tuple(read_picker(item) for item in optional if item["kind"] == GIE_POOL.kind),
-            optional=tuple(item for item in optional if _concerns(item, pool)),
-            installed=self._seen.kinds & frozenset(OPTIONAL),
+            scalers=seen.scalers.get((namespace, name), ()),
+            pickers=seen.pickers.get(namespace, ()),
+            optional=tuple(item for item in optional if item is not None),
+            installed=seen.kinds & frozenset(OPTIONAL),
             prices=self._prices.prices(),
         )
 
@@ -85,18 +88,16 @@ class Surroundings:
         """Of optional kinds; until the next look it stands as we wrote it."""
         for item in applied:
             if (resource := resource_of(item)) in OPTIONAL:
-                self._seen.items[_key(resource, item)] = item
+                self._seen.optional[_key(resource, item)] = item
         for item in deleted:
             if (resource := resource_of(item)) in OPTIONAL:
-                self._seen.items.pop(_key(resource, item), None)
+                self._seen.optional.pop(_key(resource, item), None)
 
-    async def _look(self) -> _Seen:
+    async def _look(self) -> Mapping[Resource, Sequence[Manifest] | None]:
         found = await asyncio.gather(*(self._list(each, labels) for each, labels in _LOOKED_AT.items()))
-        named = dict(zip(_LOOKED_AT, found, strict=True))
-        items = {_key(kind, item): item for kind, listed in named.items() for item in listed or ()}
-        return _Seen(items, frozenset(kind for kind, listed in named.items() if listed is not None))
+        return dict(zip(_LOOKED_AT, found, strict=True))
 
-    async def _list(self, resource: Resource, labels: str) -> list[Manifest] | None:
+    async def _list(self, resource: Resource, labels: str) -> Sequence[Manifest] | None:
         """None: there is no such API, or it is none of our business. Trouble now: as it was before."""
         try:
             lists = [await self._kube.list(resource, namespace, labels=labels) for namespace in self._namespaces]
@@ -109,15 +110,34 @@ class Surroundings:
             return None
         except KubeError as error:
             _log.warning("%s are as they were a minute ago: %s", resource.plural, error)
-            known = [item for (kind, _, _), item in self._seen.items.items() if kind == resource]
-            return known if resource in self._seen.kinds else None
-        return [item for listed in lists for item in listed]
+            return self._lists.get(resource)
+        return [_slim(item) for listed in lists for item in listed]
+
+
+def _sort(lists: Mapping[Resource, Sequence[Manifest] | None]) -> _Seen:
+    """So that a pool finds its part without looking through that of thousand others."""
+    scalers: dict[tuple[str, str], tuple[Scaler, ...]] = {}
+    for item in (*(lists[AUTOSCALER] or ()), *(lists[SCALED_OBJECT] or ())):
+        if scaler := read_scaler(item):
+            place = scaler.namespace, scaler.target[2]
+            scalers[place] = (*scalers.get(place, ()), scaler)
+    pickers: dict[str, tuple[Picker, ...]] = {}
+    for item in lists[GIE_POOL] or ():
+        if picker := read_picker(item):
+            pickers[picker.namespace] = (*pickers.get(picker.namespace, ()), picker)
+    return _Seen(
+        kinds=frozenset(kind for kind, listed in lists.items() if listed is not None),
+        optional={_key(kind, item): item for kind in OPTIONAL for item in lists[kind] or ()},
+        scalers=scalers,
+        pickers=pickers,
+    )
+
+
+def _slim(item: Manifest) -> Manifest:
+    """Without what is most of its text and nobody reads."""
+    kept = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    return {**item, "metadata": kept}
 
 
 def _key(resource: Resource, item: Manifest) -> _Key:
     return resource, item["metadata"]["namespace"], item["metadata"]["name"]
-
-
-def _concerns(item: Manifest, pool: InferencePool) -> bool:
-    owners = {each["uid"] for each in item["metadata"].get("ownerReferences", ()) if each.get("controller")}
-    return item["metadata"]["name"] == pool.metadata.name or pool.metadata.uid in owners

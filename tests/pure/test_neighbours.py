@@ -44,7 +44,8 @@ def picker(selector: dict[str, str], **metadata: Any) -> Manifest:
 
 
 def misrouted(selector: dict[str, str], **metadata: Any) -> str:
-    return foreign_pickers(pool(pod={"labels": {"app": "chat"}}), (read_picker(picker(selector, **metadata)),))
+    found = read_picker(picker(selector, **metadata))
+    return foreign_pickers(pool(pod={"labels": {"app": "chat"}}), (found,) if found else ())
 
 
 def test_an_autoscaler_of_our_deployment_is_named_with_the_target_it_should_have() -> None:

@@ -5,7 +5,11 @@ needs is fetched; what an earlier try left is continued.
 """
 
 import argparse
+import os
+import signal
 from pathlib import Path
+
+from huggingface_hub.utils import disable_progress_bars
 
 from tidegate_checkpoint.errors import CheckpointError
 from tidegate_cli.hub_token import BadToken, add_token_file, read_token
@@ -19,6 +23,8 @@ from tidegate_engine.hub.download import Patience, download
 from tidegate_engine.hub.errors import HubError
 from tidegate_engine.hub.selection import select
 from tidegate_engine.process.lifecycle import log_event
+
+_TERMINATED = 128 + signal.SIGTERM  # what a shell says of such a process
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,12 +46,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 and what the cache now holds as last words, or the ExitCode that the operator reads."""
+    """0 and what was fetched as last words, or the ExitCode that the operator reads."""
+    _end_when_told()
+    disable_progress_bars()  # lines without end in a pod's log
     try:
         snapshot = _download(arguments)
     except (CheckpointError, CoreError, HubError, BadToken, OSError) as error:
         return end_with("download", arguments, error)
     return end_well(arguments, snapshot.name)
+
+
+def _end_when_told() -> None:
+    """The first process of a container ignores signals it has no handler for, so that its pod would wait to be killed.
+
+    What has arrived is on the disk; the next try goes on.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(_TERMINATED))
 
 
 def _download(arguments: argparse.Namespace) -> Snapshot:

@@ -105,8 +105,9 @@ class _Asked:
 
     @property
     def has_arrived(self) -> bool:
-        last = self.tries[-1] if self.tries else None
-        return last is not None and last.termination is not None and last.termination.exit_code == ExitCode.OK
+        """Its last words are what it fetched; an exit without them proves nothing."""
+        ended = self.tries[-1].termination if self.tries else None
+        return ended is not None and (ended.exit_code, ended.message) == (ExitCode.OK, self.files.snapshot.name)
 
     @property
     def job_prefix(self) -> str:

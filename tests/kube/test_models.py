@@ -24,7 +24,7 @@ def test_a_gated_model_is_named_then_fetched_into_a_claim_that_outlives_the_pool
     operator.apply(hub_manifest(cache={"retain": True}))
     eventually(lambda: reason(operator, "ModelResolved") == "ModelGated")
     assert reason(operator, "Ready") == "ModelGated"
-    nodes.ending = Ending(0, found())
+    nodes.ending, nodes.download_ending = Ending(0, found()), Ending(0, f"Qwen/Qwen3-8B@{COMMIT}")
     operator.apply(hub_manifest(cache={"retain": True}, model={"revision": "v1"}))
     eventually(lambda: operator.is_condition("Ready", "True"), timeout_seconds=60)
     assert operator.pool()["status"]["model"]["revision"] == COMMIT

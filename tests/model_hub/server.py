@@ -32,6 +32,7 @@ class Faults:
     num_throttled: int = 0
     retry_after_seconds: int = 0
     num_failing: int = 0  # HTTP 503
+    num_failing_files: int = 0  # the same, while the repository can be listed
     num_cut_short: int = 0  # the connection ends in the middle of a large file
     served_before_cut_bytes: int = 0
 
@@ -118,6 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
         if match := _INFO.fullmatch(path):
             self._info(unquote(match[1]), unquote(match[2]))
         elif match := _RESOLVE.fullmatch(path):
+            if not path.endswith(".index.json") and self.server.takes("num_failing_files"):
+                raise _Refusal(HTTPStatus.SERVICE_UNAVAILABLE)
             self._resolve(unquote(match[1]), unquote(match[2]), unquote(match[3]))
         elif match := _STORAGE.fullmatch(path):
             self._storage(match[1])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -33,12 +34,19 @@ def hub(tmp_path: Path) -> Iterator[ModelHub]:
         yield serving
 
 
-def tidegate(hub: ModelHub, home: Path, *arguments: str, manifest: str = "") -> "subprocess.CompletedProcess[str]":
+def started(hub: ModelHub, home: Path, *arguments: str, **streams: int) -> "subprocess.Popen[str]":
     """A process as in a pod: no login, no token in its environment."""
     known = {"HF_ENDPOINT": hub.url, "HOME": str(home), "PYTHONPATH": f"{ROOT}/operator:{ROOT}/engine"}
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | known
-    command = [sys.executable, "-m", "tidegate_cli", *arguments]
-    return subprocess.run(command, input=manifest, capture_output=True, text=True, check=False, env=environment)
+    return subprocess.Popen([sys.executable, "-m", "tidegate_cli", *arguments], text=True, env=environment, **streams)
+
+
+def tidegate(hub: ModelHub, home: Path, *arguments: str, manifest: str = "") -> "subprocess.CompletedProcess[str]":
+    """Run to its end."""
+    pipe = subprocess.PIPE
+    with started(hub, home, *arguments, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        output, errors = process.communicate(manifest)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
 def test_a_pods_inspection_leaves_shape_commit_and_size_as_its_last_words(hub: ModelHub, tmp_path: Path) -> None:
@@ -86,6 +94,17 @@ def test_a_download_says_what_the_cache_holds_and_removes_what_nobody_keeps(hub:
     assert {each["file"] for each in events if each["event"] == "fetched"} == set(NEEDED)
     assert not (cache / "models--old--model").exists()
     assert (cache / "models--tiny--llama" / "snapshots" / commit / "config.json").is_file()
+
+
+def test_a_download_that_is_told_to_end_does_so_at_once(hub: ModelHub, tmp_path: Path) -> None:
+    """Deleted pods must not wait for their grace to pass."""
+    hub.faults.num_failing_files = 10_000
+    command = ("download", "hf://tiny/llama", "--to", str(tmp_path / "cache"))
+    with started(hub, tmp_path, *command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["event"] == "downloading"
+        process.terminate()
+        assert process.wait(10) == 128 + signal.SIGTERM
 
 
 def test_a_plan_of_a_hubs_model_asks_the_hub_and_reads_no_weights(hub: ModelHub, tmp_path: Path) -> None:

@@ -227,6 +227,16 @@ def test_a_failed_download_is_named_and_goes_on_later(exit_code: int, reason: st
     assert only(later, "Job")["metadata"]["name"].endswith("-2")
 
 
+def test_a_job_that_ends_well_without_saying_what_it_fetched_proves_nothing() -> None:
+    subject = hub_pool(cache={})
+    observed = downloading(subject)
+    observed = replace(observed, downloads=(download(job_of(observed), 0, ""),))
+    steps = steps_of(subject, observed)
+    assert steps.cache is not None
+    assert not steps.cache.is_ready
+    assert not [each for each in steps.apply if each["kind"] == "PersistentVolumeClaim"]
+
+
 def test_a_job_that_passed_its_deadline_goes_on_where_it_ended() -> None:
     subject = hub_pool(cache={})
     observed = downloading(subject)
@@ -273,7 +283,7 @@ def test_the_next_revision_is_fetched_beside_the_one_that_serves_and_rolls_when_
     assert kept == [SNAPSHOT, f"Qwen/Qwen3-8B@{NEXT_COMMIT}"]
     assert not [each for each in steps.apply if each["kind"] == "Deployment"], "the old one serves on"
     observed = after(observed, steps)
-    observed = replace(observed, downloads=(download(job_of(observed), 0),))
+    observed = replace(observed, downloads=(download(job_of(observed), 0, f"Qwen/Qwen3-8B@{NEXT_COMMIT}"),))
     observed = after(observed, steps_of(changed, observed))
     rolled = only(steps_of(changed, observed), "Deployment")
     assert NEXT_COMMIT in rolled["spec"]["template"]["spec"]["containers"][0]["args"][1]

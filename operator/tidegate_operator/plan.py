@@ -41,8 +41,9 @@ from tidegate_operator.notes import Note
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
 from tidegate_operator.protection import Protection, plan_protection
 from tidegate_operator.quota import room
+from tidegate_operator.rendering import render_revision
 from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
-from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision, render_revision
+from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision
 from tidegate_operator.rollout import (
     Before,
     Rollout,

@@ -12,30 +12,19 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tidegate_core.fit import Fit
-from tidegate_core.launch import Device, EngineLaunch, RunnerKind
 from tidegate_operator.api.model import ModelSource
 from tidegate_operator.api.spec import Drain, EngineUpgrade
-from tidegate_operator.api.status import SizingBasis, SizingStatus
+from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.drain_time import DEFAULT_SECONDS
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadRevision
-from tidegate_operator.extra_args import with_extra_args
-from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
-from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.controller_revision import controller_revision
-from tidegate_operator.manifests.download import download_seconds, with_download
 from tidegate_operator.manifests.labels import ROLE_LABEL, TEMPLATE_LABEL, TEMPLATE_ROLE
-from tidegate_operator.manifests.merge import merge
-from tidegate_operator.manifests.model_volume import HubFiles, disk_bytes, model_path, served_volume
-from tidegate_operator.manifests.pod import API_KEYS_FILE, engine_template, startup_seconds
-from tidegate_operator.manifests.resources import engine_resources
 from tidegate_operator.observed import Observed
 from tidegate_operator.resources import CONTROLLER_REVISION, Manifest
 
 NUM_KEPT = 2  # the current one and the one before
-PULL_ALLOWANCE_SECONDS = 600  # a large image, on a node that has never had it
 _HASH_CHARACTERS = 10
 
 
@@ -104,7 +93,7 @@ def inputs_hash(pool: InferencePool) -> str:
         said.append({"engine": engine})
     if spec.cache is not None:
         said.append({"cache": {}})  # its size and its class are the claim's matter
-    return _hash(said)
+    return content_hash(said)
 
 
 def _served(pool: InferencePool) -> ModelSource:
@@ -198,86 +187,6 @@ def _of_template(revisions: list[TemplateRevision], template_hash: str) -> Templ
     return next((each for each in reversed(revisions) if each.template_hash == template_hash), None)
 
 
-def render_revision(
-    pool: InferencePool,
-    fit: Fit,
-    defaults: EngineDefaults,
-    number: int,
-    drain_seconds: int = DEFAULT_SECONDS,
-    *,
-    files: HubFiles | None = None,
-    basis: SizingBasis | None = None,
-) -> TemplateRevision:
-    """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain.
-
-    `files` are those of a hub's model; `basis` is what was sized.
-    """
-    launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds, files), pool)
-    fetched = files if pool.spec.cache is None else None  # by each pod
-    num_bytes = disk_bytes(fetched.num_bytes) if fetched else 0
-    template = engine_template(
-        pool,
-        launch,
-        engine_resources(pool, fit.resident_bytes, num_bytes),
-        defaults.runtime,
-        served_volume(pool, files),
-        weight_bytes=fit.weight_bytes,
-        chat_template_map=chat_template_name(pool),
-    )
-    if fetched is not None:
-        template = with_download(pool, template, fetched, defaults.runtime)
-    start_seconds = startup_seconds(fit.weight_bytes) + download_seconds(num_bytes)
-    return TemplateRevision(
-        name=f"{pool.metadata.name}-{number}",
-        number=number,
-        inputs=inputs_hash(pool),
-        template=merge(template, {"metadata": {"labels": {TEMPLATE_LABEL: _hash(template)}}}),
-        sizing=sizing_status(pool, fit, basis),
-        engine=defaults.version,
-        drain_seconds=drain_seconds,
-        snapshot=files.snapshot.name if files else "",
-        progress_deadline_seconds=start_seconds + PULL_ALLOWANCE_SECONDS,
-    )
-
-
-def engine_launch(
-    pool: InferencePool,
-    fit: Fit,
-    defaults: EngineDefaults,
-    drain_seconds: int = DEFAULT_SECONDS,
-    files: HubFiles | None = None,
-) -> EngineLaunch:
-    """The engine's arguments, as far as the operator sets them.
-
-    On CUDA the KV pool is measured after loading; elsewhere nothing can be measured, so the planned size is given.
-    """
-    spec = pool.spec
-    measures_memory = not spec.accelerator.is_cpu and defaults.runner is RunnerKind.TORCH
-    return EngineLaunch(
-        model=model_path(pool, files),
-        device=Device.CPU if spec.accelerator.is_cpu else Device.CUDA,
-        runner=defaults.runner,
-        context=fit.context,
-        slots=fit.slots,
-        kv_memory=None if measures_memory else fit.kv_pool_bytes,
-        kv_dtype=kv_dtype(pool),
-        quantization=quantization(pool),
-        max_queue=spec.queue.max_requests,
-        max_queue_tokens=spec.queue.max_tokens,
-        max_wait_seconds=spec.queue.max_wait_seconds,
-        prompt_tokens=spec.traffic.prompt_tokens,
-        output_tokens=spec.traffic.output_tokens,
-        itl_ms=spec.objectives.itl_milliseconds,
-        served_name=spec.served_names(pool.metadata.name),
-        chat_template=CHAT_TEMPLATE_FILE if spec.model.chat_template else None,
-        api_keys_file=API_KEYS_FILE if spec.access.api_keys_secret_ref else None,
-        trust_fairness_header=spec.access.trust_fairness_header,
-        drain_seconds=drain_seconds,
-        drain_token_sha256=defaults.drain_token_sha256,
-        sim_preemptions_per_minute=defaults.sim_preemptions_per_minute if defaults.runner is RunnerKind.SIM else 0.0,
-    )
-
-
 def read_revision(manifest: Manifest) -> TemplateRevision:
     """Raises BadRevision when the data is not what render_revision writes."""
     try:
@@ -296,6 +205,7 @@ def _readable(manifest: Manifest) -> TemplateRevision | None:
         return None
 
 
-def _hash(value: object) -> str:
+def content_hash(value: object) -> str:
+    """Short, and the same for the same JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return sha256(text.encode()).hexdigest()[:_HASH_CHARACTERS]

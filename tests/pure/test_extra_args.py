@@ -15,7 +15,8 @@ from tidegate_operator.extra_args import FREE, STANDS_FOR, refusal
 from tidegate_operator.fitting import find_fit
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
-from tidegate_operator.revisions import engine_launch, inputs_hash
+from tidegate_operator.rendering import engine_launch
+from tidegate_operator.revisions import inputs_hash
 from tidegate_operator.status import status
 
 OWN = {"model", "runner", "host", "port", "admin_port", "drain_token_sha256", "sim_preemptions_per_minute"}
@@ -100,6 +101,7 @@ def test_a_bad_flag_leaves_what_serves_and_its_correction_rolls() -> None:
     current = plan(pool(), observed, SETTINGS, NOW).revisions.current
     assert current is not None
     observed = replace(observed, pods=(pod(template=current.template_hash),))
+    observed = carried_out(observed, plan(pool(), observed, SETTINGS, NOW))
     bad = with_flags("--enable-magic")
     assert plan(bad, observed, SETTINGS, NOW).is_satisfied
     found = conditions_of(bad, observed)

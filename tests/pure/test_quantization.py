@@ -17,7 +17,8 @@ from tidegate_core.shape import TpRule, WeightGroup, WeightRole
 from tidegate_core.sizing import plan_fit
 from tidegate_core.storage import KvDtype, Quantization, storage_of
 from tidegate_operator.fitting import find_fit
-from tidegate_operator.revisions import engine_launch, inputs_hash
+from tidegate_operator.rendering import engine_launch
+from tidegate_operator.revisions import inputs_hash
 
 CPU_16G, CPU_64G = (
     {"accelerator": {"resource": "cpu"}, "pod": {"resources": {"limits": {"memory": memory}}}}

@@ -3,12 +3,16 @@
 import json
 from dataclasses import dataclass
 from math import ceil
+from typing import TYPE_CHECKING
 
 from tidegate_checkpoint.config_json import why_not_served
 from tidegate_cli.device import PlannedDevice
 from tidegate_core.fit import Demand, Fit, Remedy
 from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
+
+if TYPE_CHECKING:
+    from tidegate_cli.cluster.prospect import Prospect
 
 _Row = tuple[str, str, str]
 
@@ -21,6 +25,7 @@ class Answer:
     demand: Demand
     device: PlannedDevice
     fit: Fit
+    prospect: "Prospect | None" = None  # what it would do in a cluster, where one was asked
 
     @property
     def why_not_served(self) -> str | None:
@@ -40,13 +45,14 @@ class Answer:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What fits and yet does not do what the traffic asks for; the engine decides by the prompt."""
+        there = self.prospect.warnings if self.prospect else ()
         prompt, output, context = self.demand.prompt_tokens, self.demand.output_tokens, self.fit.context
         if not self.fit.fits or prompt + output <= context:
-            return ()
+            return there
         if prompt >= context:
-            return (f"a p90 prompt has {prompt:,} tokens, the context {context:,}: such requests are refused",)
+            return (f"a p90 prompt has {prompt:,} tokens, the context {context:,}: such requests are refused", *there)
         longest = f"{prompt:,} + {output:,} = {prompt + output:,}"
-        return (f"a p90 sequence has {longest} tokens, the context {context:,}: such answers are cut short",)
+        return (f"a p90 sequence has {longest} tokens, the context {context:,}: such answers are cut short", *there)
 
 
 def to_json(answer: Answer) -> str:
@@ -70,6 +76,7 @@ def to_json(answer: Answer) -> str:
         "loadingBytes": fit.loading_bytes,
         "residentBytes": fit.resident_bytes,
         **({} if fit.offered_requests is None else {"offeredRequests": fit.offered_requests}),
+        **({} if answer.prospect is None else {"cluster": answer.prospect.to_document()}),
         "remedies": [
             {"kind": remedy.kind, "description": remedy.description, "context": remedy.context, "slots": remedy.slots}
             for remedy in fit.remedies
@@ -88,6 +95,9 @@ def to_table(answer: Answer) -> str:
         _rows(_memory_rows(fit)),
         "\n".join([*verdict, *(f"warning: {warning}" for warning in answer.warnings)]),
         _rows([*_answer_rows(answer), *_load_rows(fit)]),
+        "\n".join(["in this cluster", *(f"  {name:<12}{said}" for name, said in answer.prospect.rows)])
+        if answer.prospect
+        else "",
         _ways("what would help, cheapest first", [remedy for remedy in fit.remedies if remedy.is_offered]),
         _ways("not offered by this version", [remedy for remedy in fit.remedies if not remedy.is_offered]),
     ]
@@ -105,6 +115,7 @@ def to_markdown(answer: Answer, title: str) -> str:
         "\n".join(f"**{sentence}**" for sentence in verdict),
         "\n".join(f"- warning: {warning}" for warning in answer.warnings),
         _markdown_table([*_answer_rows(answer), *_load_rows(fit)]),
+        "\n".join(f"- **{name}**: {said}" for name, said in answer.prospect.rows) if answer.prospect else "",
         "What would help, cheapest first:" if offered else "",
         "\n".join(f"- {remedy.summary.strip()}" for remedy in offered),
         f"<details><summary>memory</summary>\n\n{_markdown_table(_memory_rows(fit))}\n\n</details>",

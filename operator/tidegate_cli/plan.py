@@ -1,4 +1,4 @@
-"""`tidegate plan`: what one replica of a model takes and serves on a device, without a cluster.
+"""`tidegate plan`: what one replica of a model takes and serves on a device; with --cluster, on those of a cluster.
 
 The same sizing as the operator's and the engine's. Answers from headers alone, so a config.json is enough; it imports
 no more than it needs, since people wait for it.
@@ -8,6 +8,7 @@ import argparse
 import sys
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,14 +16,15 @@ from typing import TYPE_CHECKING
 from tidegate_checkpoint.errors import CheckpointError, MissingCheckpoint
 from tidegate_checkpoint.shape import read_shape
 from tidegate_cli.answer import Answer, to_json, to_markdown, to_table
+from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.device import PlannedDevice, device_with, named_gpu, smallest_gpu
 from tidegate_cli.errors import BadPlan, ModelElsewhere
 from tidegate_core.accelerator import Device
 from tidegate_core.errors import CoreError
 from tidegate_core.fit import Demand
 from tidegate_core.hub import DEFAULT_REVISION, SCHEME
-from tidegate_core.shape import ModelShape
-from tidegate_core.sizing import plan_fit
+from tidegate_core.inspected import Inspected
+from tidegate_core.sizing import plan_replica
 from tidegate_core.storage import KvDtype, Quantization, storage_of
 
 if TYPE_CHECKING:
@@ -38,6 +40,17 @@ class PlanExit(IntEnum):
     DOES_NOT_FIT = 4  # or is not served
 
 
+_OFFLINE = {
+    "--gpu": "gpu",
+    "--gpu-memory": "gpu_memory",
+    "--cpu-memory": "cpu_memory",
+    "--context": "context",
+    "--kv-dtype": "kv_dtype",
+    "--quantization": "quantization",
+    "--prompt-tokens": "prompt_tokens",
+    "--output-tokens": "output_tokens",
+    "--users": "users",
+}
 _WRITERS: dict[str, Callable[[Answer, str], str]] = {
     "table": lambda answer, _: to_table(answer),
     "json": lambda answer, _: to_json(answer),
@@ -67,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--turn-seconds", type=_seconds, metavar="S", default=90.0, help="between questions (default: 90)"
     )
+    parser.add_argument(
+        "--cluster", action="store_true", help="for the nodes of a cluster: room, rollout, cold start; needs -f"
+    )
+    parser.add_argument("--prices", metavar="FILE", help="with --cluster: YAML of what an hour costs, as in the chart")
+    add_access_arguments(parser, "--kube-context")
     parser.add_argument("-o", "--output", choices=tuple(_WRITERS), default="table", help="default: table")
 
 
@@ -74,25 +92,51 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the fit; a PlanExit."""
     try:
         pool = None if arguments.file is None else _read_pool(arguments.file)
-        device = _device(arguments, pool)
-        demand = _demand(arguments, pool)
-        kv_dtype = _kv_dtype(arguments, pool, device)
-        quantization = _quantization(arguments, pool, device)
-        shape = _shape(arguments, pool)
+        answer = _there(arguments, pool) if arguments.cluster else _anywhere(arguments, pool)
     except (BadPlan, CoreError) as error:
         return _refuse(error, PlanExit.BAD_INPUT)
     except (MissingCheckpoint, ModelElsewhere, OSError) as error:
         return _refuse(error, PlanExit.MODEL_UNREACHABLE)
     except CheckpointError as error:
         return _refuse(error, PlanExit.BAD_INPUT)
-    storage = storage_of(shape, kv_dtype, quantization)
-    if device is None:
-        fit, device = smallest_gpu(lambda target: plan_fit(shape, target, demand, storage))
-    else:
-        fit = plan_fit(shape, device.target, demand, storage)
-    answer = Answer(shape, demand, device, fit)
     print(_WRITERS[arguments.output](answer, _title(arguments, pool)))
     return PlanExit.FITS if answer.is_good else PlanExit.DOES_NOT_FIT
+
+
+def _anywhere(arguments: argparse.Namespace, pool: "InferencePool | None") -> Answer:
+    """On a device that was named, or the smallest GPU that does."""
+    if arguments.prices is not None:
+        raise BadPlan("--prices is for --cluster: without one there are no nodes that cost something")
+    device = _device(arguments, pool)
+    demand = _demand(arguments, pool)
+    kv_dtype = _kv_dtype(arguments, pool, device)
+    quantization = _quantization(arguments, pool, device)
+    shape = _model(arguments, pool).shape
+    storage = storage_of(shape, kv_dtype, quantization)
+    num_devices = None if pool is None else pool.spec.accelerator.count
+    plan = partial(plan_replica, shape, demand=demand, storage=storage, num_devices=num_devices)
+    if device is None:
+        fit, device = smallest_gpu(plan)
+    else:
+        fit = plan(device.target)
+    return Answer(shape, demand, device, fit)
+
+
+def _there(arguments: argparse.Namespace, pool: "InferencePool | None") -> Answer:
+    """On the cluster's nodes; only the manifest says what is wanted, since that is what would be applied."""
+    if pool is None:
+        raise BadPlan("--cluster plans what would be applied: give -f POOL.yaml")
+    given = [flag for flag, name in _OFFLINE.items() if getattr(arguments, name) is not None]
+    if given:
+        raise BadPlan(f"{', '.join(given)}: with --cluster the nodes and the manifest say that; change the manifest")
+    from tidegate_cli.cluster.planning import look, plan_there, price_list
+
+    prices = price_list(arguments.prices)
+    pool, world = look(arguments, pool)
+    model = world.known_model if arguments.model is None else None
+    model = model or _model(arguments, pool)
+    found = plan_there(pool, world, model, prices)
+    return Answer(model.shape, _demand(arguments, pool), found.device, found.fit, found.prospect)
 
 
 def _title(arguments: argparse.Namespace, pool: "InferencePool | None") -> str:
@@ -135,26 +179,26 @@ def _read_pool(file: str) -> "InferencePool":
     return pool
 
 
-def _shape(arguments: argparse.Namespace, pool: "InferencePool | None") -> ModelShape:
+def _model(arguments: argparse.Namespace, pool: "InferencePool | None") -> Inspected:
     """The flag's model, else the manifest's where it can be reached from here."""
     if arguments.model is None and pool is None:
         raise BadPlan("nothing to plan: give --model DIR, -f POOL.yaml, or both")
     model = arguments.model if arguments.model is not None else pool.spec.model.uri if pool else ""
     if model.startswith(SCHEME):
-        return _shape_at_hub(model, pool.spec.model.revision if pool else None)
+        return _at_hub(model, pool.spec.model.revision if pool else None)
     if arguments.model is None:
         raise ModelElsewhere(f"{model} is inside the cluster; give --model DIR with a copy of its config.json")
-    return read_shape(Path(model))
+    return Inspected(read_shape(Path(model)))
 
 
-def _shape_at_hub(uri: str, revision: str | None) -> ModelShape:
+def _at_hub(uri: str, revision: str | None) -> Inspected:
     """Config and heads of weight files are read; the hub's client is imported only where one is asked."""
     from tidegate_engine.hub.client import Hub
     from tidegate_engine.hub.errors import HubError
     from tidegate_engine.hub.skeleton import inspect
 
     try:
-        return inspect(Hub(), uri, revision or DEFAULT_REVISION).shape
+        return inspect(Hub(), uri, revision or DEFAULT_REVISION)
     except HubError as error:
         raise ModelElsewhere(f"{error} (from here HF_ENDPOINT and HF_TOKEN say where and who)") from error
 

@@ -1,6 +1,7 @@
 """`tidegate status`, `explain`, `top` and `drain` against a real API server, with the operator at work."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,8 @@ from tidegate_cli.__main__ import main
 from waiting import eventually
 
 
-def test_a_pool_is_shown_explained_and_one_of_its_replicas_drained(
-    operator: OperatorUnderTest, capsys: pytest.CaptureFixture[str]
+def test_a_pool_is_planned_shown_explained_and_one_of_its_replicas_drained(
+    operator: OperatorUnderTest, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     where = ["--kubeconfig", str(operator.access.kubeconfig), "-n", operator.namespace]
     operator.apply(pool_manifest(replicas=2, maxReplicas=4))
@@ -21,6 +22,10 @@ def test_a_pool_is_shown_explained_and_one_of_its_replicas_drained(
         assert main([*argv, *where]) == 0, capsys.readouterr().err
         return capsys.readouterr().out
 
+    manifest = tmp_path / "pool.yaml"
+    for context, words in ((4096, "no replica restarts"), (2048, "2 replicas are replaced, ")):
+        manifest.write_text(json.dumps(pool_manifest(context={"max": context, "min": 2048})))
+        assert f"  rollout     {words}" in said("plan", "--cluster", "-f", str(manifest))
     document = json.loads(said("status", "chat", "-o", "json"))
     assert document["ready"]
     assert [replica["ready"] for replica in document["replicas"]] == [True, True]

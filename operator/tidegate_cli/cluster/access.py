@@ -41,13 +41,6 @@ class Replica:
     silence: str = ""  # why there is no load
 
 
-def add_access_arguments(parser: argparse.ArgumentParser) -> None:
-    """Spelled as kubectl spells them."""
-    parser.add_argument("-n", "--namespace", help="absent: the context's")
-    parser.add_argument("--context", help="a context of the kubeconfig; absent: the current one")
-    parser.add_argument("--kubeconfig", metavar="FILE", help="absent: KUBECONFIG, then ~/.kube/config")
-
-
 def run_in_cluster(
     arguments: argparse.Namespace, command: Callable[["Cluster"], Coroutine[Any, Any, int]], say: Callable[[str], None]
 ) -> int:
@@ -79,7 +72,7 @@ class Cluster:
         """Raises ClusterError where the kubeconfig or the context is wrong."""
         try:
             contexts, current = config.list_kube_config_contexts(arguments.kubeconfig)  # type: ignore[no-untyped-call]
-            chosen = _context(contexts, current, arguments.context)
+            chosen = _context(contexts, current, arguments.kube_context)
             configuration = Configuration()
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 arguments.kubeconfig, context=chosen["name"], client_configuration=configuration

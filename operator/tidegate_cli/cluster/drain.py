@@ -13,8 +13,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 
-from tidegate_cli.cluster.access import Cluster, add_access_arguments, run_in_cluster
+from tidegate_cli.cluster.access import Cluster, run_in_cluster
 from tidegate_cli.cluster.errors import ClusterError, NotAllowed
+from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_operator.manifests.labels import ENGINE_ROLE, POOL_LABEL, ROLE_LABEL
 from tidegate_operator.observed import read_pod
 from tidegate_operator.resources import POD, Manifest

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tidegate_cli.cluster.access import Cluster, Replica, add_access_arguments, run_in_cluster, to_document
+from tidegate_cli.cluster.access import Cluster, Replica, run_in_cluster, to_document
 from tidegate_cli.cluster.columns import age, section
+from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.cluster.status import replica_table
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.spec import ScalingMode

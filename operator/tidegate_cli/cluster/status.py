@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from tidegate_cli.cluster.access import Cluster, Replica, add_access_arguments, run_in_cluster, to_document
+from tidegate_cli.cluster.access import Cluster, Replica, run_in_cluster, to_document
 from tidegate_cli.cluster.columns import NOTHING, age, columns, section, share
+from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_core.quantity import format_bytes
 from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -117,6 +118,12 @@ def _facts(pool: InferencePool) -> str:
             ("KV cache", f"{sizing.kv_blocks:,} blocks{measured}"),
             ("device", f"{format_bytes(sizing.memory_bytes)}, {spec.accelerator.resource}"),
         ]
+    if status.rollout:
+        rows.append(("rollout", f"{status.rollout.strategy}: {status.rollout.reason}"))
+    if status.cold_start:
+        rows.append(("start", f"{status.cold_start.p90_seconds} s from creation to ready (p90)"))
+    if status.cost:
+        rows.append(("cost", f"{status.cost.per_hour} an hour ({status.cost.basis})"))
     if status.endpoint:
         rows.append(("endpoint", status.endpoint))
     return "\n".join(f"{name:<10}{value}" for name, value in rows)

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tidegate_cli.cluster.access import Cluster, Replica, add_access_arguments, run_in_cluster
+from tidegate_cli.cluster.access import Cluster, Replica, run_in_cluster
 from tidegate_cli.cluster.columns import NOTHING, columns, share
+from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.cluster.status import replica_table
 from tidegate_core.telemetry import LoadReport
 from tidegate_operator.api.v1alpha1 import InferencePool

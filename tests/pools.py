@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from shapes import shape_of
-from tidegate_core.telemetry import EngineSizing, LoadReport, StepFit
+from tidegate_core.telemetry import EngineSizing, LoadReport, StartReport, StepFit
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.pod import Runtime
@@ -24,6 +24,7 @@ IDLE = LoadReport(
     sizing=EngineSizing(
         context=2048, slots=8, kv_blocks_total=500, block_size=16, kv_bytes=1, weight_bytes=1, resident_bytes=1
     ),
+    start=StartReport(load_seconds=20, warm_up_seconds=3),
 )  # fmt: skip
 
 

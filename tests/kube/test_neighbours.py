@@ -124,7 +124,7 @@ def test_neighbours_get_what_was_asked_for_and_who_misroutes_is_named(
     assert read(operator, POD_MONITOR, "chat") is not None
 
 
-def test_an_api_that_is_not_installed_keeps_nothing_from_working(
+def test_an_api_that_is_not_installed_keeps_nothing_from_working_and_a_start_is_measured_once(
     stopped_operator: OperatorUnderTest, nodes: Kubelet
 ) -> None:
     operator = stopped_operator
@@ -132,4 +132,14 @@ def test_an_api_that_is_not_installed_keeps_nothing_from_working(
     operator.start()
     eventually(lambda: operator.is_condition("Ready", "True"), timeout_seconds=60)
     assert operator.condition("Integrated")["reason"] == "ApiNotInstalled"
+    start = eventually(lambda: operator.pool()["status"].get("coldStart"))
+    assert (start["phases"]["loadSeconds"], start["phases"]["warmUpSeconds"]) == (20, 3)
+    assert [each["pod"] for each in start["measured"]] == [pod["metadata"]["name"] for pod in operator.engine_pods()]
     operator.assert_quiescent()
+    operator.stop()
+    operator.start()
+    operator.assert_quiescent()
+    assert operator.pool()["status"]["coldStart"] == start
+    metrics = operator._get("/metrics")
+    assert 'tidegate_pool_cold_start_p90_seconds{namespace="' in metrics
+    assert 'tidegate_cold_start_seconds_count{phase="all"}' not in metrics, "measured by the operator before this one"

@@ -14,11 +14,13 @@ from tidegate_operator.timeline import Timeline, read_timeline
 STATUS: dict[str, Any] = {
     "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-29T12:00:04Z"}],
     "initContainerStatuses": [
-        {"state": {"terminated": {"startedAt": "2026-11-29T12:00:10Z", "finishedAt": "2026-11-29T12:01:10Z"}}},
+        {"state": {"terminated": {
+            "exitCode": 0, "startedAt": "2026-11-29T12:00:10Z", "finishedAt": "2026-11-29T12:01:10Z",
+        }}},
         {"state": {"running": {"startedAt": "2026-11-29T12:01:10Z"}}},
     ],
     "containerStatuses": [{"restartCount": 0, "state": {"running": {"startedAt": "2026-11-29T12:01:12Z"}}}],
-}
+}  # fmt: skip
 
 
 def started(name: str, *, minutes: float = 0, load_seconds: float = 20, **facts: Any) -> tuple[Pod, StartReport]:
@@ -67,7 +69,8 @@ def test_nothing_is_measured_before_it_serves_and_the_same_world_changes_nothing
     start, report = started("a")
     assert measure(None, world((replace(start, ready_since=None), report))) is None
     assert measure(None, Observed(pods=(start,))) is None, "no report yet"
-    assert measure(None, Observed(pods=(start,), loads={"a": load()})) is None, "an engine that does not measure"
+    silent = Observed(pods=(start,), loads={"a": load(start=None)})
+    assert measure(None, silent) is None, "an engine that does not measure"
     first = measured((start, report))
     assert measure(first, world((start, report))) is first
     assert measure(first, Observed()) is first, "kept when the pod is gone"

@@ -2,7 +2,8 @@
 
     cpu pool             the pod's memory limit
     accelerator.memory   as it is written
-    else                 the smallest device on the nodes where the pool may run
+    else                 the smallest device on the nodes where the pool may run; where nodes may not be read, the
+                         product that pod.nodeSelector asks for
 
 Labels are those of NVIDIA's GPU feature discovery, for a MIG slice with a resource of its own (nvidia.com/mig-1g.10gb)
 those of the slice. Called by fitting.py.
@@ -61,7 +62,7 @@ def find_device(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevice
     if accelerator.memory:
         return PoolDevice(accelerator.resource, parse_bytes(accelerator.memory), is_slice, most)
     if nodes is None:
-        return _unknown(accelerator.resource, "the operator may not look at nodes")
+        return _asked_for(pool, is_slice=is_slice)
     if not usable:
         return _nowhere(accelerator.resource)
     try:
@@ -76,6 +77,19 @@ def find_device(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevice
         most_on_a_node=most,
         difference=_difference(accelerator.resource, smallest, found),
     )
+
+
+def _asked_for(pool: InferencePool, *, is_slice: bool) -> PoolDevice | UnknownDevice:
+    """From the pool's own words: its pods run on nodes with these labels and on no others."""
+    resource, wanted = pool.spec.accelerator.resource, pool.spec.pod.node_selector
+    unread = "the operator may not look at nodes"
+    if f"{resource}.product" not in wanted:
+        return _unknown(resource, f"{unread}, and pod.nodeSelector has no {resource}.product")
+    try:
+        asked = node_device(Node("of pod.nodeSelector", wanted, {}), resource)
+    except UnknownAccelerator as error:
+        return _unknown(resource, f"{unread}, and {error}")
+    return PoolDevice(asked.product, asked.memory_bytes, is_slice or "-MIG-" in asked.product)
 
 
 def node_device(node: Node, resource: str) -> NodeDevice:

@@ -9,12 +9,14 @@ import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.errors import KubectlFailed
+from operator_process import wait_for_crd
 from pool_cases import BAD_NAME_SENTENCE, BAD_NAMES, BROKEN, FINE
 from tidegate_operator.api.base import CRD_NAME
 from tidegate_operator.api.conditions import Condition, ConditionType
-from tidegate_operator.api.crd import crd_yaml
+from tidegate_operator.api.crd import crd_yaml, pool_schema
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.api.status import InferencePoolStatus, ScalingEvent, SizingStatus
+from tidegate_operator.api.status import InferencePoolStatus
+from tidegate_operator.api.structural import Schema
 from tidegate_operator.api.v1alpha1 import InferencePool
 from waiting import eventually
 
@@ -27,7 +29,7 @@ NOW = "2026-01-02T03:04:05Z"
 def installed(api_server: ApiServer) -> ApiServer:
     """The API server with our CRD, established."""
     api_server.kubectl("apply", "--server-side", "-f", "-", input=crd_yaml())
-    api_server.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+    wait_for_crd(api_server)
     return api_server
 
 
@@ -70,8 +72,9 @@ def test_three_lines_of_spec_work_and_get_their_defaults(kubectl: Kubectl) -> No
         "scaling": {"mode": "Auto", "scaleDownHoldSeconds": 300},
         "queue": {"maxRequests": 64, "maxWaitSeconds": 30},
         "access": {"trustFairnessHeader": False},
-        "engine": {},
-        "drain": {"timeoutSeconds": 120},
+        "engine": {"upgrade": "Pinned"},
+        "rollout": {},
+        "drain": {},
         "pod": {"resources": {}},
         "suspend": False,
     }
@@ -140,30 +143,33 @@ def test_a_server_side_dry_run_changes_nothing(kubectl: Kubectl) -> None:
     assert stored(kubectl)["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
+def sample(node: Schema) -> Any:
+    """A value with everything that the schema allows to be there."""
+    match node.get("type"):
+        case "object" if "properties" in node:
+            return {name: sample(child) for name, child in node["properties"].items()}
+        case "object":
+            return {"key": sample(node["additionalProperties"])}
+        case "array":
+            return [sample(node["items"])]
+        case "integer" | "number":
+            return max(node.get("minimum", 1), 1)
+        case "boolean":
+            return True
+        case _:
+            return node["enum"][0] if "enum" in node else NOW if node.get("format") == "date-time" else "1"
+
+
 def full_status() -> InferencePoolStatus:
-    """Every field set."""
+    """Every field set, those that others test by name to something like life."""
     ready = Condition(
         type=ConditionType.READY, status="True", reason=Reason.ALL_REPLICAS_READY, message="3 of 3",
         observed_generation=1, last_transition_time=NOW,
     )  # fmt: skip
-    event = ScalingEvent.model_validate(
-        {"time": NOW, "from": 1, "to": 3, "reason": "1 -> 3: why", "inputs": {"running": "8.0"}}
-    )
-    numbers = {name: 1 for name, field in SizingStatus.model_fields.items() if field.annotation in (int, int | None)}
-    sizing = SizingStatus(
-        **{**numbers, "context": 8192, "slots": 12}, fits=True, binding_constraint="kvMemory", remedies=("x",)
-    )
-    model = {
-        "architecture": "Qwen3ForCausalLM", "parameters": 8 * 10**9, "weightBytes": 16 * 10**9,
-        "kvBytesPerToken": 147_456, "maxContext": 40960, "fingerprint": "abc",
-    }  # fmt: skip
-    scaler = {
-        "lastScaleUp": NOW, "lastScaleDown": NOW, "panicUntil": NOW, "strainRequestsPerHour": 1800, "strainTime": NOW,
-    }  # fmt: skip
+    whole = sample(pool_schema()["properties"]["status"])
     return InferencePoolStatus.model_validate({
-        "observedGeneration": 1, "conditions": [ready], "model": model, "sizing": sizing, "replicas": 3,
-        "readyReplicas": 3, "updatedReplicas": 3, "desiredReplicas": 3, "ready": "3/3", "phase": "Ready",
-        "selector": "app=x", "scalingHistory": [event], "scaler": scaler, "endpoint": "http://chat.team-a:8000/v1",
+        **whole, "conditions": [ready], "sizing": whole["sizing"] | {"context": 8192, "slots": 12}, "replicas": 3,
+        "desiredReplicas": 3, "ready": "3/3", "phase": "Ready", "selector": "app=x",
     })  # fmt: skip
 
 
@@ -229,6 +235,8 @@ def test_explain_tells_what_a_field_means(kubectl: Kubectl) -> None:
     assert "Absent: as long as the model allows and memory holds" in explained("spec.context.max")
     assert "before one is removed. (default 300)" in explained("spec.scaling.scaleDownHoldSeconds")
     assert "Tidegate decides between minReplicas and maxReplicas" in explained("spec.scaling.mode")
+    spread = "podAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution.podAffinityTerm.topologyKey"
+    assert "what near means, such as kubernetes.io/hostname" in explained(f"spec.pod.affinity.{spread}")
 
 
 def test_the_committed_file_is_what_kubectl_applies(installed: ApiServer) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, stored
 from shapes import full_layers, shape_of
+from tidegate_core.accelerator import find_accelerator
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.devices import PoolDevice, UnknownDevice, find_device
 from tidegate_operator.fitting import find_fit
@@ -156,3 +157,27 @@ def test_a_cpu_pool_is_never_told_to_take_more_devices() -> None:
     found = find_fit(stored(cpu_pool_manifest(memory="8Gi")), LARGE, None)
     assert not found.is_good
     assert "devices" not in found.message
+
+
+def test_without_a_look_at_nodes_the_product_that_the_pool_asks_for_is_in_the_catalogue() -> None:
+    found = find_device(pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-L4"}}), None)
+    assert found == PoolDevice("NVIDIA-L4", find_accelerator("L4").memory_bytes)
+    sliced = find_device(
+        pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}}), None
+    )
+    assert isinstance(sliced, PoolDevice)
+    assert sliced.is_slice
+
+
+@pytest.mark.parametrize(
+    ("selector", "said"),
+    [({}, f"pod.nodeSelector has no {GPU}.product"), ({f"{GPU}.product": "NVIDIA-X1"}, "'NVIDIA-X1' is not in the")],
+    ids=["no product", "an unknown product"],
+)
+def test_without_a_look_at_nodes_and_a_known_product_the_pool_says_what_to_set(
+    selector: dict[str, str], said: str
+) -> None:
+    found = find_device(pool(accelerator={}, pod={"nodeSelector": selector}), None)
+    assert isinstance(found, UnknownDevice)
+    assert said in found.message
+    assert found.message.endswith("set accelerator.memory, such as 24Gi")

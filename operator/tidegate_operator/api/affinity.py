@@ -7,6 +7,7 @@ as a free-form object, so that the API server refuses a misspelt field and `kube
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.config import JsonDict
 
 from tidegate_operator.api.base import ApiModel
 
@@ -14,7 +15,7 @@ LabelKey = Annotated[str, Field(min_length=1, max_length=317)]  # prefix, slash,
 LabelValue = Annotated[str, Field(max_length=63)]
 Namespace = Annotated[str, Field(min_length=1, max_length=63)]
 
-_ATOMIC = {"x-kubernetes-list-type": "atomic"}
+_ATOMIC: JsonDict = {"x-kubernetes-list-type": "atomic"}
 
 
 class NodeRequirement(ApiModel):

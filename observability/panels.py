@@ -6,9 +6,12 @@ variables. Engines carry the label `pool` from their PodMonitor.
 
 from typing import NamedTuple
 
+from tidegate_operator.api.conditions import BAD_WHEN_TRUE
+
 POOL = 'namespace=~"$namespace", pool=~"$pool"'
 BY = "namespace, pool"
 LEGEND = "{{namespace}}/{{pool}}"
+BAD = "|".join(sorted(BAD_WHEN_TRUE))  # conditions that are absent or False while all is well
 
 
 class Query(NamedTuple):
@@ -65,11 +68,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 "short",
                 (
                     Query(
-                        f'tidegate_pool_condition{{{POOL}, type!~"Stalled|Reconciling|ScalingLimited"}} < bool 1',
+                        f'tidegate_pool_condition{{{POOL}, type!~"{BAD}"}} < bool 1',
                         f"{LEGEND} {{{{type}}}}",
                     ),
                     Query(
-                        f'tidegate_pool_condition{{{POOL}, type=~"Stalled|Reconciling|ScalingLimited"}}',
+                        f'tidegate_pool_condition{{{POOL}, type=~"{BAD}"}}',
                         f"{LEGEND} {{{{type}}}}",
                     ),
                 ),

@@ -71,6 +71,10 @@ class Replay:
     def occupancy(self, num_blocks: int) -> float:
         return self.used_block_seconds / (num_blocks * self.contended_seconds)
 
+    def running(self) -> float:
+        """Requests at once, on average."""
+        return self.running_seconds / self.contended_seconds
+
     def output_tokens_a_second(self) -> float:
         return self.counters.generation_tokens / self.seconds
 

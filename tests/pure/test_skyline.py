@@ -10,7 +10,7 @@ from scripted_engine import request_of
 from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
 from tidegate_engine.scheduling.lengths import OutputLengths
-from tidegate_engine.scheduling.skyline import Place, Skyline
+from tidegate_engine.scheduling.skyline import Place, Prompt, Skyline
 from tidegate_engine.scheduling.spot import BELIEVED_TOKENS, Expectations, expected_claim
 
 KINDS = ((None,), (None, None), (None, 6), (9,), (None, 6, 6, 30))
@@ -26,7 +26,7 @@ class Lockstep:
         self.running: list[Place] = []
 
     def claims(self, now: int) -> list[Claim]:
-        return [Claim(end - now, base + now) for end, base in self.running]
+        return [Claim(end - now, base + now) for end, base, _ in self.running]
 
     def claim(self) -> Claim:
         return Claim(self.rng.randint(1, 40), self.rng.randint(0, 60))
@@ -42,8 +42,9 @@ class Lockstep:
     def check(self, now: int) -> None:
         prefilling = [self.claim() for _ in range(self.rng.choice([0, 0, 1, 3]))]
         claims, joining = self.claims(now), self.claim()
-        assert self.skyline.peak(now, None, prefilling) == peak_blocks(claims, prefilling, self.kv)
-        assert self.skyline.peak(now, joining, prefilling) == peak_blocks([*claims, joining], prefilling, self.kv)
+        prompts = [Prompt(claim) for claim in prefilling]
+        assert self.skyline.peak(now, None, prompts) == peak_blocks(claims, prefilling, self.kv)
+        assert self.skyline.peak(now, joining, prompts) == peak_blocks([*claims, joining], prefilling, self.kv)
         highest = max((instant.blocks for instant in self.skyline.instants(now)), default=0)
         assert highest == peak_blocks(claims, [], self.kv)
 

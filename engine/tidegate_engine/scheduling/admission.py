@@ -14,7 +14,8 @@ What makes it safe, and what the scheduler must keep:
 - a decoding request is in every step (the step budget is never below their number), so all of them move in lockstep;
 - when a prompt will be computed is not known (chunks), so until its first token a request is counted as if it decoded
   from the next step on *and never ended*: by the time it does decode, it holds no more than was counted;
-- blocks are counted, not tokens; ends before max_tokens only free blocks.
+- blocks are counted, not tokens; ends before max_tokens only free blocks;
+- a block that several hold is counted once, for the one that ends last (shared_blocks.py).
 Then each step's peak is at most the last one's, and what was admitted fits for ever.
 """
 

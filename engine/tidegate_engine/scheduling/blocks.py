@@ -140,6 +140,15 @@ class BlockPool:
         if chain.looked_up_at < 0 or self._prefixes.num_changes - chain.looked_up_at >= LOOK_UP_CHANGES:
             self._look_up_now(self._prefixes, chain, request)
 
+    def hit(self, request: Request) -> tuple[tuple[int, ...], ...]:
+        """Tables that reuse() would give to a request now, or has given to it."""
+        if self._prefixes is None or request.block_tables or request.sampling.num_prompt_logprobs is not None:
+            return request.block_tables
+        chain = self._chain(request)
+        if chain.looked_up_at != self._prefixes.num_changes:
+            self._look_up_now(self._prefixes, chain, request)
+        return self._prefixes.tables(chain, request.num_hit_tokens // self.block_size)
+
     def reuse(self, request: Request) -> None:
         """Puts the cached blocks of an admitted request into its tables and counts their tokens as computed."""
         if self._prefixes is None:
@@ -160,19 +169,24 @@ class BlockPool:
         self.release(request)
         request.num_computed_tokens = 0
 
-    def keep(self, request: Request) -> None:
-        """Tells the cache of the blocks that are full and computed by now, before any of them is left behind."""
+    def keep(self, request: Request) -> tuple[int, int] | None:
+        """Tells the cache of the blocks that are full and computed by now, before any of them is left behind.
+
+        Returns which they are, from and to, if there are any.
+        """
         if self._prefixes is None:
-            return
-        num_full = request.num_computed_tokens // self.block_size
+            return None
         chain = self._chain(request)
-        if num_full > chain.num_kept:
-            chain.extend(request.token_ids, num_full)
-            blocks_of_groups = zip(*[table[chain.num_kept : num_full] for table in request.block_tables], strict=True)
-            for number, blocks in enumerate(blocks_of_groups, chain.num_kept):
-                assert NULL_BLOCK not in blocks, f"block {number} was left behind before it was full"
-                self._prefixes.insert(chain, number, blocks)
-            chain.num_kept = num_full
+        first, end = chain.num_kept, request.num_computed_tokens // self.block_size
+        if end <= first:
+            return None
+        chain.extend(request.token_ids, end)
+        blocks_of_groups = zip(*[table[first:end] for table in request.block_tables], strict=True)
+        for number, blocks in enumerate(blocks_of_groups, first):
+            assert NULL_BLOCK not in blocks, f"block {number} was left behind before it was full"
+            self._prefixes.insert(chain, number, blocks)
+        chain.num_kept = end
+        return first, end
 
     def check(self, holders: Iterable[BlockHolder]) -> None:
         """Asserts that every block is free, cached or in the tables that are counted: all else is our own bug."""

@@ -31,13 +31,21 @@ class BlockedHead(NamedTuple):
     kv: KvDemand
 
     @classmethod
-    def of(cls, head: Claim, decoding: Iterable[tuple[int, int]], num_blocks: int, kv: KvDemand) -> Self:
-        return cls.at(head, _instants(decoding, kv), num_blocks, kv)
+    def of(
+        cls, head: Claim, decoding: Iterable[tuple[int, int]], num_blocks: int, kv: KvDemand, *, num_shared: int = 0
+    ) -> Self:
+        return cls.at(head, _instants(decoding, kv), num_blocks, kv, num_shared=num_shared)
 
     @classmethod
-    def at(cls, head: Claim, instants: Sequence[Instant], num_blocks: int, kv: KvDemand) -> Self:
-        """Where it is known what happens in the pool; soonest first."""
-        return cls(head, _earliest_start(head, instants, num_blocks, kv), instants, num_blocks, kv)
+    def at(
+        cls, head: Claim, instants: Sequence[Instant], num_blocks: int, kv: KvDemand, *, num_shared: int = 0
+    ) -> Self:
+        """Where it is known what happens in the pool; soonest first.
+
+        `num_shared`: blocks of the head that others hold now. It may start so much earlier if they hold them until
+        then, and passers are asked as if they did not.
+        """
+        return cls(head, _earliest_start(head, instants, num_blocks + num_shared, kv), instants, num_blocks, kv)
 
     def is_delayed_by(self, passer: Claim) -> bool:
         """Never False where it is; True also in rare cases where it is not.

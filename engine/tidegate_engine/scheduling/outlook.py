@@ -37,7 +37,7 @@ class Outlook:
         mean_tokens = sum(request.sampling.max_tokens for request in seen) // max(1, len(seen))
         rules = Rules(
             slots=engine.scheduler.slots,
-            num_blocks=engine.pool.num_blocks,
+            num_blocks=engine.pool.num_blocks + engine.scheduler.num_shared_blocks,  # as if as many were always shared
             kv=engine.pool.kv,
             limits=engine.limits,
             step_time=engine.step_times.step_time,

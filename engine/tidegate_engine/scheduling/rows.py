@@ -54,3 +54,20 @@ def prefill_row(request: Request, num_tokens: int, pool: BlockPool) -> Scheduled
         row_extras(request, start, end),
         request.num_preemptions,
     )
+
+
+def new_blocks_of(
+    decoding: Iterable[Request], chunks: Iterable[tuple[Request, int]], pool: BlockPool
+) -> dict[str, int]:
+    """What the rows of a step will take, once their requests have left behind what they see no more.
+
+    Of those that decode only one in 16, for a block's worth of steps, takes any.
+    """
+    ends = [(each, num - 1, num) for each in decoding if ((num := len(each.token_ids)) - 1) % pool.block_size == 0]
+    ends += [(each, each.num_computed_tokens, each.num_computed_tokens + num_tokens) for each, num_tokens in chunks]
+    new_blocks = {}
+    for request, start, end in ends:
+        if request.block_tables:
+            pool.leave_behind(request, start)
+        new_blocks[request.request_id] = pool.num_new(request, end)
+    return new_blocks

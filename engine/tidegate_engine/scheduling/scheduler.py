@@ -17,7 +17,7 @@ from tidegate_engine.scheduling.chunks import PromptShares
 from tidegate_engine.scheduling.fairness import OUTPUT_WEIGHT, TenantShare
 from tidegate_engine.scheduling.lengths import OutputLengths
 from tidegate_engine.scheduling.queue import RequestQueue
-from tidegate_engine.scheduling.rows import decode_rows, prefill_row
+from tidegate_engine.scheduling.rows import decode_rows, new_blocks_of, prefill_row
 from tidegate_engine.scheduling.running import Running, claim_of
 from tidegate_engine.scheduling.spot import next_victim
 
@@ -90,6 +90,11 @@ class Scheduler:
         """Any thread may read it."""
         return self._running.blocks_at_end
 
+    @property
+    def num_shared_blocks(self) -> int:
+        """That guaranteed requests hold beside the one that is counted for them. Any thread may read it."""
+        return self._running.shared.total
+
     def tenant_shares(self) -> tuple[TenantShare, ...]:
         """Of those with requests queued or running."""
         return self.queue.tenant_shares()
@@ -120,8 +125,8 @@ class Scheduler:
         request.num_computed_tokens += num_tokens
         if request.num_lost_tokens:
             self._count_recomputed(request, num_tokens)
-        if num_tokens > 1 or request.num_computed_tokens % self.pool.block_size == 0:
-            self.pool.keep(request)
+        if kept := self.pool.keep(request):
+            self._running.keep(request, *kept)
         if sampled is not None:
             request.token_ids.append(sampled)
             if request.account:
@@ -139,7 +144,7 @@ class Scheduler:
         if request.num_lost_tokens:
             self._count_recomputed(request, 1)
         if num_computed_tokens % self.pool.block_size == 0:
-            self.pool.keep(request)
+            self.pool.keep(request)  # an answer's: whoever goes on from it comes when it has ended, and shares nothing
         request.token_ids.append(sampled)
         account = request.account
         if account is not None:
@@ -219,7 +224,7 @@ class Scheduler:
         return False
 
     def _lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
-        return self._running.lacking_blocks(candidate, is_partial=is_partial)
+        return self._running.lacking_blocks(candidate, self.pool.hit(candidate), is_partial=is_partial)
 
     def _steps_until_fewer(self, num_lacking: int) -> int:
         return self._running.steps_until_fewer(num_lacking)
@@ -254,15 +259,15 @@ class Scheduler:
 
         Only while no prompt is under way: then it is known when everybody ends at the latest.
         """
-        is_slot_free = len(self.running) + 2 <= self.slots
-        if self._running.num_steps < self._bypass_at_step or not is_slot_free or shares.num_partial or shares.left <= 0:
+        has_place = len(self.running) + 2 <= self.slots and shares.left > 0 and not shares.num_partial
+        if not has_place or self._running.num_steps < self._bypass_at_step or not self._running.knows_last_holders:
             return
         self._bypass_at_step = self._running.num_steps + BYPASS_EVERY_STEPS
         head, *behind = self.queue.first(ServiceClass.GUARANTEED, 1 + MAX_PASSERS_ASKED)
         behind = [request for request in behind if not shares.is_partial(request)]
         for look in (self._running.blocked_at_most, self._running.blocked_as_likely):  # the second costs more
             if behind:
-                blocked = look(head)
+                blocked = look(head, self.pool.hit(head))
                 behind = [request for request in behind if not blocked.is_delayed_by(claim_of(request))]
         for request in behind:
             if self._running.fits_in_full(request) or self._lacking_blocks(request, is_partial=False) <= 0:
@@ -276,7 +281,7 @@ class Scheduler:
         most_new = sum(blocks_for(num_tokens, self.pool.block_size) + 1 for _, num_tokens in chunks)
         if num_groups * (len(self._running.decoding) + most_new) <= self.pool.num_free:
             return chunks
-        new_blocks = self._new_blocks(chunks)
+        new_blocks = new_blocks_of(self._running.decoding.values(), chunks, self.pool)
         num_new = sum(new_blocks.values())
         if num_new > self.pool.num_free:
             for request in self._running.decoding.values():
@@ -286,19 +291,6 @@ class Scheduler:
             num_new -= new_blocks.get(victim.request_id, 0)
             self.preempt(victim)
         return [chunk for chunk in chunks if chunk[0].request_id in self._running.prefilling]
-
-    def _new_blocks(self, chunks: list[tuple[Request, int]]) -> dict[str, int]:
-        """That requests take in this step, once they have left behind what they see no more; a decode one in 16."""
-        block_size, decoding = self.pool.block_size, self._running.decoding.values()
-        rows = [(each, num - 1, num) for each in decoding if ((num := len(each.token_ids)) - 1) % block_size == 0]
-        for request, num_tokens in chunks:
-            rows.append((request, request.num_computed_tokens, request.num_computed_tokens + num_tokens))
-        new_blocks = {}
-        for request, start, end in rows:
-            if request.block_tables:
-                self.pool.leave_behind(request, start)
-            new_blocks[request.request_id] = self.pool.num_new(request, end)
-        return new_blocks
 
     def _count_recomputed(self, request: Request, num_tokens: int) -> None:
         before = request.num_computed_tokens - num_tokens

@@ -28,10 +28,10 @@ class QuotaCache:
         self._read_at = float("-inf")
         self._reading = asyncio.Lock()
 
-    async def of(self, namespace: str) -> tuple[Quota, ...]:
+    async def of(self, namespace: str, *, max_age_seconds: float = QUOTAS_TTL_SECONDS) -> tuple[Quota, ...]:
         """Those of a pool's namespace, as of seconds ago."""
         async with self._reading:
-            if self._clock() - self._read_at > QUOTAS_TTL_SECONDS:
+            if self._clock() - self._read_at > max_age_seconds:
                 self._read_at = self._clock()
                 await self._look()
         return tuple(each for each in self._quotas if each.namespace == namespace)

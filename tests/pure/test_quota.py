@@ -203,7 +203,10 @@ def test_quotas_of_all_namespaces_are_read_together_a_few_times_a_minute(
         cache = QuotaCache(kube, namespaces, clock=lambda: now)
         first, _, other = await asyncio.gather(cache.of("a"), cache.of("a"), cache.of("c"))
         assert ([each.name for each in first], other, kube.asked) == (["q"], (), asked)
-        now = QUOTAS_TTL_SECONDS + 1
+        now = 1.0
+        await cache.of("a", max_age_seconds=0.0)
+        assert kube.asked == [*asked, *asked], "before an order it is asked anew"
+        now = QUOTAS_TTL_SECONDS + 2
         kube.fault = ServerFault("HTTP 500")
         assert await cache.of("a") == first, "what was known stays known"
         now += QUOTAS_TTL_SECONDS + 1

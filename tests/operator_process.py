@@ -209,6 +209,13 @@ def _bind(access: ApiAccess, namespace: str, kind: str, *options: str, name: str
     return access.service_account_kubeconfig(NAME, namespace)
 
 
+def wait_for_crd(access: ApiAccess) -> None:
+    """Until the API server serves pools. `kubectl wait` fails on a CRD that has no conditions yet."""
+    path = '{.status.conditions[?(@.type=="Established")].status}'
+    arguments = ("get", "crd", "inferencepools.tidegate.dev", "-o", f"jsonpath={path}")
+    eventually(lambda: access.kubectl(*arguments).strip() == "True", what="the CRD is established")
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

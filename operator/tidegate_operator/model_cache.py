@@ -20,7 +20,7 @@ from tidegate_operator.capacity import candidates
 from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.inspection import CLAIM_POLL_SECONDS, fault, needs_secret, seconds_until_retry
 from tidegate_operator.manifests.cache_claim import cache_claim, held_by
-from tidegate_operator.manifests.download import download_job
+from tidegate_operator.manifests.download import Place, download_job
 from tidegate_operator.manifests.labels import (
     CACHE_ROLE,
     DOWNLOAD_ROLE,
@@ -99,6 +99,11 @@ class _Asked:
         return self.observed.cache_claim
 
     @property
+    def is_shared(self) -> bool:
+        """Whether several nodes can mount it."""
+        return bool(_SHARED.intersection(self.cache.persistent_volume_claim.modes))
+
+    @property
     def tries(self) -> list[Inspection]:
         jobs = (job for job in self.observed.downloads if job.name.startswith(self.job_prefix))
         return sorted(jobs, key=lambda job: job.attempt)
@@ -124,7 +129,7 @@ class _Asked:
 
 
 def _download(asked: _Asked, runtime: Runtime, kept: frozenset[str], now: datetime) -> CacheFinding:
-    tries, observed = asked.tries, asked.observed
+    tries = asked.tries
     last = tries[-1] if tries else None
     if last is not None and not last.is_finished:
         return _waiting(asked, last, tries[-2] if len(tries) > 1 else None)
@@ -132,9 +137,16 @@ def _download(asked: _Asked, runtime: Runtime, kept: frozenset[str], now: dateti
     if last is not None and (seconds := seconds_until_retry(last, now)) > 0:
         return CacheFinding(False, reason, message, requeue_after_seconds=seconds)
     name = f"{asked.job_prefix}{last.attempt + 1 if last else 1}"
-    nodes = () if asked.pool.spec.accelerator.is_cpu else candidates(asked.pool, observed.nodes or ())
-    job = download_job(asked.pool, name, asked.files, runtime, keep=kept, nodes=nodes)
+    job = download_job(asked.pool, name, asked.files, runtime, keep=kept, place=_place(asked))
     return CacheFinding(False, reason, message, apply=(job,))
+
+
+def _place(asked: _Asked) -> Place:
+    spec, observed = asked.pool.spec, asked.observed
+    readers = any(cache_name(asked.pool) in revision.claims for revision in stored_revisions(observed))
+    if readers and not asked.is_shared and any(pod.node and not pod.is_terminating for pod in observed.pods):
+        return Place(is_beside_engines=True)
+    return Place(() if spec.accelerator.is_cpu else tuple(candidates(asked.pool, observed.nodes or ())))
 
 
 def _waiting(asked: _Asked, last: Inspection, before: Inspection | None) -> CacheFinding:
@@ -154,7 +166,7 @@ def _ready(asked: _Asked) -> tuple[Reason, str]:
     spec, name = asked.pool.spec, cache_name(asked.pool)
     modes = asked.cache.persistent_volume_claim.modes
     most = spec.bounds[1] if spec.scaling.mode is ScalingMode.AUTO else spec.replicas
-    if most > 1 and not _SHARED.intersection(modes):
+    if most > 1 and not asked.is_shared:
         return Reason.CACHE_ON_ONE_NODE, (
             f"{name} holds {asked.files.snapshot.name}, but is {', '.join(modes)}: up to {most} replicas have to "
             "run on the node that has it; use ReadWriteMany, or no cache"

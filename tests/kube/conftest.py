@@ -10,7 +10,7 @@ from e2e.cluster.api_server import ApiServer
 from e2e.cluster.fixtures import api_server, fresh_namespace, no_foreign_clusters
 from fake_engines import FakeEngines, fake_engines
 from kubelet import Ending, Kubelet, kubelet
-from operator_process import CRD_FILE, OperatorUnderTest, operator_process
+from operator_process import CRD_FILE, OperatorUnderTest, operator_process, wait_for_crd
 from pools import CLAIM
 from shapes import shape_of
 
@@ -29,7 +29,7 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
 def crd(api_server: ApiServer) -> None:
     """InferencePools exist here."""
     api_server.kubectl("apply", "--server-side", "-f", CRD_FILE)
-    api_server.kubectl("wait", "--for=condition=Established", "crd/inferencepools.tidegate.dev", "--timeout=30s")
+    wait_for_crd(api_server)
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from model_hub.repository import repositories_below
-from model_hub.server import ModelHub
+from .repository import repositories_below
+from .server import ModelHub
 
 
 def main() -> None:

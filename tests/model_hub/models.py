@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from checkpoint_files import TINY_LLAMA, safetensors_bytes, tiny_gguf, write_config
-from model_hub.repository import Repository
 from tidegate_checkpoint.config import parse_config
 from tidegate_checkpoint.config_json import complete
 from tidegate_checkpoint.layout import model_tensors
+
+from .repository import Repository
 
 NEEDED = (
     "config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
-from model_hub.repository import HubFile, Repository
+from .repository import HubFile, Repository
 
 _INFO = re.compile(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)")
 _RESOLVE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
@@ -225,9 +225,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def model_hub(*repositories: Repository, tokens: Iterable[str] = ()) -> Iterator[ModelHub]:
-    """Serving on a free port of this machine."""
-    with ModelHub(repositories, tokens) as hub:
+def model_hub(*repositories: Repository, tokens: Iterable[str] = (), host: str = "127.0.0.1") -> Iterator[ModelHub]:
+    """Serving on a free port of this machine; pods of a local cluster reach it at its network's `host`."""
+    with ModelHub(repositories, tokens, host) as hub:
         thread = threading.Thread(target=hub.serve_forever, kwargs={"poll_interval": 0.02}, name="hub", daemon=True)
         thread.start()
         try:

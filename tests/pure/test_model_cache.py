@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hub_pools import COMMIT, GIB, NEXT_COMMIT, found, hub_pool, live_claim
-from pools import NOW, SETTINGS, carried_out, inspected, pool, settled
+from pools import NOW, SETTINGS, carried_out, inspected, pod, pool, settled
 from tidegate_core.launch import EngineLaunch, ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
@@ -140,6 +140,22 @@ def test_the_volume_lands_on_a_node_that_has_the_accelerator() -> None:
     (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     assert {"key": "zone", "operator": "In", "values": ["a"]} in term["matchExpressions"]
     assert {"key": "kubernetes.io/hostname", "operator": "In", "values": ["gpu-1"]} in term["matchExpressions"]
+
+
+@pytest.mark.parametrize(("modes", "is_beside"), [(["ReadWriteOnce"], True), (["ReadWriteMany"], False)])
+def test_a_claim_of_one_node_is_filled_again_where_its_readers_are(modes: list[str], is_beside: bool) -> None:
+    cache = {"persistentVolumeClaim": {"accessModes": modes}}
+    changed = hub_pool(cache=cache, model={"revision": "v2"})
+    observed = replace(filled(hub_pool(cache=cache)), pods=(pod(node="gpu-1"),))
+    (job,) = [each for each in steps_of(changed, observed).apply if each["kind"] == "Job"]
+    answer = inspected(found(NEXT_COMMIT), name=job["metadata"]["name"])
+    job = only(steps_of(changed, replace(observed, inspections=(answer,))), "Job")
+    affinity = job["spec"]["template"]["spec"].get("affinity", {})
+    assert ("podAffinity" in affinity) is is_beside
+    if is_beside:
+        (term,) = affinity["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert term["labelSelector"]["matchLabels"] == {"tidegate.dev/pool": "chat", "tidegate.dev/role": "engine"}
 
 
 def test_nothing_is_deployed_before_the_model_is_there() -> None:

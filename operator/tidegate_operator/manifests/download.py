@@ -1,10 +1,12 @@
 """The download of a hub's model: once for a pool, as a Job into its claim, or in each pod before its engine starts.
 
 A Job is placed as engines are and, while such nodes are known, on a node with the accelerator: a volume that is made
-for its first user (WaitForFirstConsumer) then lies where engines can run.
+for its first user (WaitForFirstConsumer) then lies where engines can run. One that a single node can mount is filled
+again where the engines are that read it.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -17,6 +19,7 @@ from tidegate_operator.manifests.labels import (
     DOWNLOAD_ROLE,
     HOLDS_ANNOTATION,
     metadata,
+    selector,
 )
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.model_volume import MODEL_VOLUME, HubFiles, cache_name, claim_volume
@@ -35,10 +38,18 @@ def download_seconds(num_bytes: int) -> int:
     return ceil(num_bytes / SLOWEST_LINK_BYTES_PER_SECOND)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a download may run: on `nodes`, all those that have the accelerator; or beside the pool's engines."""
+
+    nodes: tuple[Node, ...] = ()
+    is_beside_engines: bool = False  # they hold the only node that can mount the claim
+
+
 def download_job(
-    pool: InferencePool, name: str, files: HubFiles, runtime: Runtime, *, keep: Iterable[str], nodes: Iterable[Node]
+    pool: InferencePool, name: str, files: HubFiles, runtime: Runtime, *, keep: Iterable[str], place: Place
 ) -> Manifest:
-    """`keep`: names of the other snapshots that stay on the claim; `nodes`: those that have the accelerator."""
+    """`keep`: names of the other snapshots that stay on the claim."""
     holds = sorted({files.snapshot.name, *keep})
     kept = [argument for snapshot in holds for argument in ("--keep", snapshot)]
     template = job_template(
@@ -59,7 +70,7 @@ def download_job(
             "completions": 1,
             "parallelism": 1,
             "activeDeadlineSeconds": START_SECONDS + download_seconds(files.num_bytes),
-            "template": merge(merge(template, owner), {"spec": _on_hosts(template["spec"], nodes)}),
+            "template": merge(merge(template, owner), {"spec": _placed(pool, template["spec"], place)}),
         },
     }
 
@@ -99,16 +110,25 @@ def _without_devices(resources: Manifest) -> Manifest:
     return {kind: {name: text for name, text in each.items() if name in plain} for kind, each in resources.items()}
 
 
-def _on_hosts(spec: Manifest, nodes: Iterable[Node]) -> Manifest:
-    """The user's affinity, each of its terms also asking for one of the hosts."""
-    hosts = sorted({host for node in nodes if (host := node.labels.get(HOST_LABEL))})[:MAX_HOSTS]
-    if not hosts:
-        return {}
-    ours = {"key": HOST_LABEL, "operator": "In", "values": hosts}
+def _placed(pool: InferencePool, spec: Manifest, place: Place) -> Manifest:
+    """The user's affinity and ours."""
     affinity: Manifest = spec.get("affinity", {})
-    node_affinity: Manifest = affinity.get("nodeAffinity", {})
-    required: Manifest = node_affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
+    if place.is_beside_engines:
+        near: Manifest = affinity.get("podAffinity", {})
+        required = near.get("requiredDuringSchedulingIgnoredDuringExecution", ())
+        ours = {"labelSelector": {"matchLabels": selector(pool.metadata.name)}, "topologyKey": HOST_LABEL}
+        both = {"requiredDuringSchedulingIgnoredDuringExecution": [*required, ours]}
+        return {"affinity": {**affinity, "podAffinity": {**near, **both}}}
+    hosts = sorted({host for node in place.nodes if (host := node.labels.get(HOST_LABEL))})[:MAX_HOSTS]
+    return (
+        {"affinity": {**affinity, "nodeAffinity": _on_hosts(affinity.get("nodeAffinity", {}), hosts)}} if hosts else {}
+    )
+
+
+def _on_hosts(affinity: Manifest, hosts: list[str]) -> Manifest:
+    """Each of the user's terms also asks for one of the hosts."""
+    ours = {"key": HOST_LABEL, "operator": "In", "values": hosts}
+    required: Manifest = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     terms = required.get("nodeSelectorTerms") or [{}]
     both = [{**term, "matchExpressions": [*term.get("matchExpressions", ()), ours]} for term in terms]
-    selected = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": both}}
-    return {"affinity": {**affinity, "nodeAffinity": {**node_affinity, **selected}}}
+    return {**affinity, "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": both}}

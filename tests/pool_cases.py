@@ -149,6 +149,7 @@ FINE: dict[str, dict[str, Any]] = {
     "API keys and a trusted gateway": {
         "access": {"apiKeysSecretRef": {"name": "chat-keys", "key": "api.keys"}, "trustFairnessHeader": True}
     },
+    "an endpoint picker": {"endpointPickerRef": {"name": "chat-epp", "port": 9002, "failureMode": "FailClose"}},
     "flags of the engine": {"engine": {"extraArgs": ["--tool-parser=hermes", "--prefix-cache", "off"]}},
     "a queue bounded in tokens": {"queue": {"maxTokens": 100_000}},
     "placement": {"pod": {"tolerations": [{"operator": "Exists"}], "nodeSelector": {"a.b/c": "d"}}},

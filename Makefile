@@ -54,7 +54,7 @@ generate: install ## CRDs, chart copies, schemas, API reference, dashboard
 	$(PYTHON) -m observability
 
 .PHONY: audit
-audit: install ## checkov over the rendered chart and the children of two pools; exceptions in .checkov.yaml
+audit: install ## checkov over the rendered chart and the children of pools; exceptions in .checkov.yaml
 	PYTHONPATH=operator:engine:tests:. $(PYTHON) -m audited $(AUDIT)
 	$(UV) tool run -q --from checkov==3.3.30 checkov --config-file .checkov.yaml --directory $(AUDIT)
 

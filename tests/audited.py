@@ -1,4 +1,4 @@
-"""What a cluster gets from us, as files for a checker of manifests: the rendered chart and the children of two pools.
+"""What a cluster gets from us, as files for a checker of manifests: the rendered chart and the children of pools.
 
 `PYTHONPATH=operator:engine:tests:. python -m audited FOLDER` (`make audit`) writes them.
 """
@@ -11,12 +11,13 @@ from pathlib import Path
 import yaml
 
 from e2e.installation.chart import render_chart
+from hub_pools import found, hub_pool
 from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool_manifest, stored
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
-from tidegate_operator.resources import Manifest
+from tidegate_operator.resources import JOB, Manifest
 
 DIGEST = f"sha256:{'0' * 64}"
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -38,13 +39,18 @@ def audited() -> Iterator[tuple[str, list[Manifest]]]:
     yield "chart-namespaced", list(render_chart(HARDENED | {"watchNamespaces": ["team-a"]}))
     yield "pool-gpu", children(stored(pool_manifest(minReplicas=2, maxReplicas=4)))
     yield "pool-cpu", children(stored(cpu_pool_manifest("small")))
+    yield "pool-hub", children(hub_pool(), answer=found())
+    yield "pool-cached", children(hub_pool(cache={}), answer=found())
 
 
-def children(pool: InferencePool) -> list[Manifest]:
+def children(pool: InferencePool, answer: str | None = None) -> list[Manifest]:
     """The inspection Job, and what follows from its answer."""
-    jobs = plan(pool, Observed(), GUARDED, NOW).apply
-    found = Observed(inspections=tuple(inspected(name=each["metadata"]["name"]) for each in jobs))
-    return [*jobs, *plan(pool, found, GUARDED, NOW).apply]
+    first = plan(pool, Observed(), GUARDED, NOW).apply
+    jobs = [each["metadata"]["name"] for each in first if each["kind"] == JOB.kind]
+    known = Observed(inspections=tuple(inspected(answer, name=name) for name in jobs))
+    then = [each for each in plan(pool, known, GUARDED, NOW).apply if each["metadata"]["name"] not in jobs]
+    titles = {(each["kind"], each["metadata"]["name"]) for each in then}
+    return [*(each for each in first if (each["kind"], each["metadata"]["name"]) not in titles), *then]
 
 
 def write(folder: Path, files: Iterable[tuple[str, list[Manifest]]]) -> None:

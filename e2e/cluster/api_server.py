@@ -17,7 +17,7 @@ from e2e.cluster.spec import ClusterSpec
 KIND = "api"
 SLOTS = range(1, 100)
 LOOPBACK = "127.0.0.1"
-SERVICE_RANGE = "10.0.0.0/24"  # nothing routes it: there are no nodes
+SERVICE_RANGE = "10.0.0.0/16"  # nothing routes it: there are no nodes; room for thousands of Services
 
 
 class ApiServer(ApiAccess):

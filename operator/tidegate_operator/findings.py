@@ -71,7 +71,7 @@ def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], rep
         _available(plan, replicas),
         _progressing(pool, plan, replicas),
     ]
-    parts += [_metrics(plan.size), _resize(plan), _scaling(plan), _integrated(plan)]
+    parts += [_metrics(plan.size), _resize(plan), _scaling(plan), _integrated(plan), _nodes(plan)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
     ready = _ready(pool, plan, replicas, stalled, found)
@@ -171,6 +171,12 @@ def _resize(plan: Plan) -> Finding | None:
     if not plan.advice:
         return None
     return Finding(ConditionType.RESIZE_ADVISED, "True", Reason.PREEMPTIONS_PERSIST, plan.advice)
+
+
+def _nodes(plan: Plan) -> Finding | None:
+    if not plan.failed_pods.nodes:
+        return None
+    return Finding(ConditionType.NODES_FAILING, "True", Reason.PODS_FAIL_ON_NODE, plan.failed_pods.message)
 
 
 def _metrics(size: Size | None) -> Finding | None:

@@ -205,7 +205,9 @@ class ApiServer:
             answer = await self._call("DELETE", resource.path(namespace, name), body=options)
         except (NotFound, Conflict):  # gone, or another object under the same name
             return None
-        return None if answer["kind"] == "Status" else answer
+        metadata = answer["metadata"]  # some kinds answer with what was removed, others with a Status
+        is_held = metadata.get("finalizers") or metadata.get("deletionGracePeriodSeconds")
+        return answer if is_held else None
 
     async def patch_status(self, pool: Manifest) -> Manifest:
         path = _path_of(pool, "status")

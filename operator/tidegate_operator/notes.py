@@ -14,7 +14,7 @@ _TOLD = (
     ConditionType.READY, ConditionType.STALLED, ConditionType.MODEL_RESOLVED, ConditionType.FITS,
     ConditionType.PROGRESSING, ConditionType.SCALING_LIMITED, ConditionType.METRICS_AVAILABLE,
     ConditionType.RESIZE_ADVISED,
-    ConditionType.INTEGRATED,
+    ConditionType.INTEGRATED, ConditionType.NODES_FAILING,
 )  # fmt: skip
 _QUIET = (Reason.INSPECTING, Reason.RECONCILING, Reason.SCALING_MANUAL, Reason.WITHIN_BOUNDS, Reason.UP_TO_DATE)
 

@@ -67,6 +67,15 @@ _STOPPED = Trouble(Reason.ENGINE_FAILING, _STOPPED_WORDS)
 
 
 @dataclass(frozen=True)
+class Ending:
+    """Why a pod failed for good, in the words of the kubelet or of whoever evicted it."""
+
+    reason: str
+    message: str
+    at: datetime
+
+
+@dataclass(frozen=True)
 class Pod:
     """One engine pod."""
 
@@ -90,6 +99,7 @@ class Pod:
     is_fetching: bool = False  # its model, before its engine starts
     is_protected: bool = False  # autoscalers of nodes are asked to leave it alone
     drain_token_sha256: tuple[str, ...] = ()  # of the tokens that its engine accepts
+    ending: Ending | None = None  # it failed for good, and nobody has removed it yet
 
     @property
     def is_ready(self) -> bool:
@@ -212,6 +222,7 @@ def read_pod(pod: Manifest) -> Pod:
         drain_token_sha256=_drain_tokens(pod),
         node=pod.get("spec", {}).get("nodeName", ""),
         timeline=read_timeline(status),
+        ending=_ending(metadata, status, container),
     )
 
 
@@ -279,6 +290,16 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
         refusal=failure.get("message", "") if failure.get("status") == "True" else "",
         refused_since=_optional_time(failure.get("lastTransitionTime")) if failure.get("status") == "True" else None,
     )
+
+
+def _ending(metadata: Manifest, status: Manifest, container: Manifest) -> Ending | None:
+    if status.get("phase") != "Failed" or "deletionTimestamp" in metadata:
+        return None
+    ended = container.get("state", {}).get("terminated", {})
+    times = [each.get("lastTransitionTime") for each in status.get("conditions", ())] + [ended.get("finishedAt")]
+    at = max([read_time(text) for text in times if text] or [read_time(metadata["creationTimestamp"])])
+    reason = status.get("reason") or ended.get("reason") or "Failed"
+    return Ending(reason, (status.get("message") or ended.get("message") or "").strip(), at)
 
 
 def read_time(text: str) -> datetime:

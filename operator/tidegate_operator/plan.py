@@ -24,6 +24,7 @@ from tidegate_operator.drift import is_satisfied, stamped
 from tidegate_operator.engine_version import EngineDefaults, engine_status
 from tidegate_operator.experience import Experience, planned_percent
 from tidegate_operator.extra_args import refusal
+from tidegate_operator.failed_pods import NO_FAILED_PODS, FailedPods, judge_failed_pods
 from tidegate_operator.fitting import FitFinding, find_fit
 from tidegate_operator.inspection import ModelFinding, find_model
 from tidegate_operator.integration import NO_MONITORING, Integration, MonitoringDefaults, integrate
@@ -114,6 +115,7 @@ class Plan:
     engine: EngineStatus | None = None
     is_rolling_out: bool = False
     integration: Integration | None = None  # None: blocked
+    failed_pods: FailedPods = NO_FAILED_PODS
 
     @property
     def is_satisfied(self) -> bool:
@@ -150,7 +152,9 @@ def plan(
     cache = _cache(pool, observed, files, engine.runtime, now)
     may_render = may_roll and not args_refused and (cache is None or cache.is_ready)
     before = _before(pool, observed)
-    render = _renderer(pool, fit, files, engine, observed.loads.values()) if may_render else None
+    failed = judge_failed_pods(observed.pods, now)
+    loads = observed.loads.values()
+    render = _renderer(pool, fit, files, engine, loads, avoid=failed.nodes) if may_render else None
     revisions = choose_revision(pool, observed, Wish.of(pool, engine), _deployed_templates(before), render)
     fit = _as_planned(pool, observed, model, fit, revisions)
     if revisions.current is None:
@@ -162,7 +166,8 @@ def plan(
     steps = replace(steps, advice=_advice(pool, observed, model, fit, steps.size))
     steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
     steps = _with_network_policy(steps, pool, observed, settings.admin_peers)
-    return _with_neighbours(steps, pool, observed, settings)
+    steps = _with_neighbours(steps, pool, observed, settings)
+    return replace(steps, delete=(*steps.delete, *failed.delete), failed_pods=failed)
 
 
 def _as_planned(
@@ -252,12 +257,14 @@ def _renderer(
     files: HubFiles | None,
     engine: EngineDefaults,
     loads: Iterable[LoadReport],
+    *,
+    avoid: tuple[str, ...],
 ) -> Callable[[int], TemplateRevision] | None:
     if fit is None or fit.fit is None or not fit.fit.fits:
         return None
     good, basis = fit.fit, fit.basis
     return lambda number: render_revision(
-        pool, good, engine, number, drain_seconds(pool, loads), files=files, basis=basis
+        pool, good, engine, number, drain_seconds(pool, loads), files=files, basis=basis, avoid=avoid
     )
 
 

@@ -68,7 +68,7 @@ NAMESPACED_RULES = (
     Rule(JOB, (*WATCH, *APPLY, "delete")),
     Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
     Rule(POD_DISRUPTION_BUDGET, (*WATCH, *APPLY, "delete")),
-    Rule(POD, (*WATCH, "patch")),  # a pod that drains is marked, and one that starts protected
+    Rule(POD, (*WATCH, "patch", "delete")),  # a pod that drains is marked, one that starts protected, a dead one goes
     Rule(RESOURCE_QUOTA, ("list",)),  # how many more replicas the namespace may have
     Rule(PERSISTENT_VOLUME_CLAIM, ("get", *WATCH, *APPLY, "delete")),  # whether the user's exists; the pool's own cache
     Rule(EVENT, ("create", "patch")),

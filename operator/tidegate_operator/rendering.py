@@ -11,6 +11,7 @@ from tidegate_operator.drain_time import DEFAULT_SECONDS
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.extra_args import with_extra_args
 from tidegate_operator.fitting import kv_dtype, quantization, sizing_status
+from tidegate_operator.manifests.avoidance import avoiding
 from tidegate_operator.manifests.config_map import CHAT_TEMPLATE_FILE, chat_template_name
 from tidegate_operator.manifests.download import download_seconds, with_download
 from tidegate_operator.manifests.labels import TEMPLATE_LABEL
@@ -32,10 +33,11 @@ def render_revision(
     *,
     files: HubFiles | None = None,
     basis: SizingBasis | None = None,
+    avoid: tuple[str, ...] = (),
 ) -> TemplateRevision:
     """A new template from the user's spec, this operator's defaults, a sizing that fits and a time to drain.
 
-    `files` are those of a hub's model; `basis` is what was sized.
+    `files` are those of a hub's model; `basis` is what was sized; `avoid` are nodes that fail this pool's pods.
     """
     launch = with_extra_args(engine_launch(pool, fit, defaults, drain_seconds, files), pool)
     fetched = files if pool.spec.cache is None else None  # by each pod
@@ -51,6 +53,7 @@ def render_revision(
     )
     if fetched is not None:
         template = with_download(pool, template, fetched, defaults.runtime)
+    template = avoiding(template, avoid)
     start_seconds = startup_seconds(fit.weight_bytes) + download_seconds(num_bytes)
     return TemplateRevision(
         name=f"{pool.metadata.name}-{number}",

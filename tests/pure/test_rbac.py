@@ -32,9 +32,9 @@ def test_the_users_object_is_never_written() -> None:
     assert verbs["status"] == {"patch"}
 
 
-def test_pods_are_labelled_but_neither_made_nor_removed() -> None:
+def test_pods_are_labelled_and_dead_ones_removed_but_none_is_made() -> None:
     (pods,) = (rule for rule in NAMESPACED_RULES if rule.resource == POD)
-    assert set(pods.verbs) == {"list", "watch", "patch"}
+    assert set(pods.verbs) == {"list", "watch", "patch", "delete"}
 
 
 def test_no_rule_is_a_wildcard_reads_secrets_or_grants_rights() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate_operator.errors import OperatorError
+from tidegate_operator.kube import error_of
 from tidegate_operator.schedule import Key, Schedule, Timing
 from tidegate_operator.workqueue import WorkQueue
 
@@ -210,6 +211,41 @@ def test_a_key_that_raises_comes_back_and_the_others_go_on(caplog: pytest.LogCap
     asyncio.run(scenario())
     assert "reconcile of team/a failed, again in 2.0 s: the API server is away" in caplog.text
     assert "Traceback" not in caplog.text
+
+
+def test_a_key_that_is_told_to_come_back_later_does_not_come_earlier() -> None:
+    queue = schedule()
+    queue.add(A, 0)
+    queue.take(1)
+    assert queue.failed(A, 1, at_least_seconds=30) == 30
+    queue.add(A, 2)
+    assert queue.next_due() == 31
+
+
+def test_a_busy_api_server_says_when_to_come_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        clock = Clock()
+
+        async def reconcile(_: Key) -> float | None:
+            raise error_of("GET", "/api", 429, b"{}", retry_after="17")
+
+        queue = WorkQueue(reconcile, schedule(), clock=clock)
+        work = asyncio.create_task(queue.run())
+        queue.add(A)
+        clock.now = 1
+        queue.add(B)
+        await turn(lambda: "again in 17.0 s" in caplog.text)
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sent", "seconds"), [(None, 0), ("5", 5), ("Wed, 21 Oct 2026 07:28:00 GMT", 0), ("99999", 300)]
+)
+def test_only_seconds_count_as_a_time_to_come_back_and_not_for_ever(sent: str | None, seconds: float) -> None:
+    assert error_of("GET", "/api", 429, b"{}", sent).retry_after_seconds == seconds
 
 
 def test_stopping_waits_for_the_run_that_has_started() -> None:

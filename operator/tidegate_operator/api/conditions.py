@@ -24,11 +24,18 @@ class ConditionType(StrEnum):
     METRICS_AVAILABLE = "MetricsAvailable"  # does the scaler see its replicas?
     RESIZE_ADVISED = "ResizeAdvised"  # should replicas be sized anew? (absent when not)
     SCALING_LIMITED = "ScalingLimited"  # is the scaler kept from what it wants?
+    NODES_FAILING = "NodesFailing"  # do pods fail again and again on the same nodes? (absent when not)
     INTEGRATED = "Integrated"  # do the neighbours fit? (absent where none was asked for and none disturbs)
 
 
 BAD_WHEN_TRUE = frozenset(
-    (ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.RESIZE_ADVISED, ConditionType.SCALING_LIMITED)
+    (
+        ConditionType.RECONCILING,
+        ConditionType.STALLED,
+        ConditionType.RESIZE_ADVISED,
+        ConditionType.SCALING_LIMITED,
+        ConditionType.NODES_FAILING,
+    )
 )  # of all others True is good
 
 

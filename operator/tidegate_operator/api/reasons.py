@@ -115,6 +115,12 @@ class Reason(StrEnum):
         "something else sets replicas that are not its own to set; the message names it and the line to change",
     )
 
+    # NodesFailing
+    PODS_FAIL_ON_NODE = (
+        "PodsFailOnNode",
+        "a node refused, evicted or lost several pods of this pool within the hour; the message has the last cause",
+    )
+
     # Integrated
     INTEGRATED = "Integrated", "the objects for other projects that were asked for exist"
     API_NOT_INSTALLED = "ApiNotInstalled", "an object for another project was asked for, but its CRD is not installed"

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,9 +126,10 @@ def test_neighbours_get_what_was_asked_for_and_who_misroutes_is_named(
 
 
 def test_an_api_that_is_not_installed_keeps_nothing_from_working_and_a_start_is_measured_once(
-    stopped_operator: OperatorUnderTest, nodes: Kubelet
+    stopped_operator: OperatorUnderTest, nodes: Kubelet, tmp_path: Path
 ) -> None:
-    operator = stopped_operator
+    operator, prices = stopped_operator, tmp_path / "prices.yaml"
+    operator.settings["TIDEGATE_PRICES_FILE"] = str(prices)
     operator.apply(pool_manifest(endpointPickerRef={"name": "chat-epp"}))
     operator.start()
     eventually(lambda: operator.is_condition("Ready", "True"), timeout_seconds=60)
@@ -143,3 +145,19 @@ def test_an_api_that_is_not_installed_keeps_nothing_from_working_and_a_start_is_
     metrics = operator._get("/metrics")
     assert 'tidegate_pool_cold_start_p90_seconds{namespace="' in metrics
     assert 'tidegate_cold_start_seconds_count{phase="all"}' not in metrics, "measured by the operator before this one"
+
+    prices.write_text('nvidia.com/gpu: "2.50"')
+    (pod,) = operator.engine_pods()
+    bind(operator, pod["metadata"]["name"])
+    cost = eventually(lambda: operator.pool()["status"].get("cost"))
+    assert cost == {"perHour": "2.5", "basis": "1 replica: 1 x nvidia.com/gpu at 2.5"}
+    series = f'tidegate_pool_cost_per_hour{{namespace="{operator.namespace}",pool="chat"}} 2.5'
+    eventually(lambda: series in operator._get("/metrics"))
+
+
+def bind(operator: OperatorUnderTest, pod: str) -> None:
+    """What a scheduler does; from here on the pod takes something that has a price."""
+    path = f"/api/v1/namespaces/{operator.namespace}/pods/{pod}/binding"
+    target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+    operator.client._request("POST", path, {}, binding, "application/json")

@@ -64,7 +64,6 @@ def assert_all_answered(burst: Burst) -> None:
 def test_with_a_spare_gpu_a_change_surges_and_one_that_cannot_work_is_taken_back(
     sim_engines: Installation, pools_namespace: str, pool: Pool
 ) -> None:
-    sim_engines.restart()  # it looks at the nodes anew: what scenarios before held is free
     before, burst = uids(pool), callers(pool)
     pool.patch(**SMALLER)
     assert wait_for_rollout(pool, before) == NUM_REPLICAS, "a surge keeps the size"

@@ -31,6 +31,7 @@ from tidegate_operator.revisions import Revisions, TemplateRevision
 MAX_RESTARTS = 3  # of a container that never became ready: it ends again and again
 ROOM_SECONDS = 30  # a replica that finds no room for so long will not find it by itself
 MAX_CAUSE_CHARACTERS = 500
+_ENDED = Trouble(Reason.ENGINE_FAILING, "pods end one after the other; kubectl describe pod says why")
 _ENDS = (Reason.OUT_OF_MEMORY, Reason.ENGINE_FAILING)
 
 
@@ -166,10 +167,16 @@ def _failure(
             silent = Trouble(Reason.DEADLINE_EXCEEDED, f"a replica was not ready {seconds} s after it got a node")
             trouble = pod.trouble or silent
             return _Failure(trouble.reason, trouble.message)
-    for pod in mine:
-        if pod.trouble and pod.trouble.reason in _ENDS and pod.num_restarts >= MAX_RESTARTS:
-            return _Failure(pod.trouble.reason, pod.trouble.message, is_late=False)
-    return None
+    return _ends_again_and_again(mine, [pod for pod in observed.pods if pod.template == current.template_hash])
+
+
+def _ends_again_and_again(mine: list[Pod], all_of_it: list[Pod]) -> _Failure | None:
+    """One container that restarts, or pod after pod: evicted, or refused by its node."""
+    restarting = [pod.trouble for pod in mine if pod.num_restarts >= MAX_RESTARTS]
+    ended = [pod.trouble or _ENDED for pod in all_of_it if pod.has_ended]
+    troubles = [*restarting, *(ended if len(ended) >= MAX_RESTARTS else ())]
+    trouble = next((each for each in troubles if each and each.reason in _ENDS), None)
+    return _Failure(trouble.reason, trouble.message, is_late=False) if trouble else None
 
 
 def _strategy(

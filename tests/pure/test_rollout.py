@@ -218,6 +218,13 @@ def test_what_ends_a_rollout_is_its_cause(facts: dict[str, Any], seconds: float,
     assert (rollout.given_up.reason if rollout.given_up else None) is reason
 
 
+@pytest.mark.parametrize(("num_ended", "is_given_up"), [(2, False), (3, True)])
+def test_pods_that_are_evicted_one_after_the_other_end_a_rollout_too(num_ended: int, is_given_up: bool) -> None:
+    evicted = [starting(f"evicted-{i}", is_terminating=True, has_ended=True) for i in range(num_ended)]
+    cause = step(rolling(starting(), *evicted), 60, **CHANGED).rollout.given_up
+    assert (cause is not None) is is_given_up
+
+
 def test_the_user_sets_the_deadline_and_that_rolls_nothing() -> None:
     quick = {"rollout": {"progressDeadlineSeconds": 20}}
     observed = rolling(starting())

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from hub_pools import COMMIT, NEXT_COMMIT, found
 from memory_kube import MemoryKube
 from pools import IDLE, SETTINGS, pool_manifest
 from shapes import shape_of
@@ -81,9 +82,8 @@ class World:
     def act(self) -> None:
         """What controllers and the kubelet do next."""
         for job in self.kube.of_kind(JOB):
-            self._pod(
-                f"{job['metadata']['name']}-x", job, ended(shape_of().to_json()), {"job-name": job["metadata"]["name"]}
-            )
+            name = job["metadata"]["name"]
+            self._pod(f"{name}-x", job, ended(last_words(job)), {"job-name": name})
         for deployment in self.kube.of_kind(DEPLOYMENT):
             self._roll(deployment)
 
@@ -182,10 +182,35 @@ def damage(world: World) -> None:
     world.kube.store({**identity(world.kube.objects[DEPLOYMENT, *KEY]), "spec": {"replicas": 5}})
 
 
+def cache(world: World) -> None:
+    world.apply(replicas=1, model={"uri": "hf://Qwen/Qwen3-8B"}, cache={})
+
+
+def revise(world: World) -> None:
+    world.apply(replicas=1, model={"uri": "hf://Qwen/Qwen3-8B", "revision": NEXT_COMMIT}, cache={})
+
+
+def forget(world: World) -> None:
+    """The pool is served from the user's claim again: its cache goes."""
+    world.apply(replicas=2)
+
+
 @pytest.mark.parametrize("change", [create, grow, shrink, roll, suspend, damage])
 def test_killed_at_any_line_it_comes_to_the_same_end(change: Callable[[World], None]) -> None:
     start = empty_world() if change is create else settled_world()
     change(start)
+    assert_same_end(start)
+
+
+@pytest.mark.parametrize("change", [cache, revise, forget])
+def test_killed_while_a_model_is_fetched_it_comes_to_the_same_end(change: Callable[[World], None]) -> None:
+    start = empty_world() if change is cache else settled_world(cache)
+    change(start)
+    assert_same_end(start)
+
+
+def assert_same_end(start: World) -> None:
+    """Undisturbed, and killed before each of its writes."""
     undisturbed = World(start.kube.copy())
     num_writes = count_writes(undisturbed)
     assert num_writes > 0
@@ -273,9 +298,9 @@ def empty_world() -> World:
     return world
 
 
-def settled_world() -> World:
+def settled_world(first: Callable[[World], None] = create) -> World:
     world = empty_world()
-    create(world)
+    first(world)
     world.start().settle()
     return world
 
@@ -308,6 +333,16 @@ def is_made_from(pod: Manifest, template: Manifest) -> bool:
 
 def deletion_cost(pod: Manifest) -> int:
     return int(pod["metadata"].get("annotations", {}).get(DELETION_COST_ANNOTATION, "0"))
+
+
+def last_words(job: Manifest) -> str:
+    """What the Job's pod answers: what it fetched, or what it found."""
+    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    if arguments[0] == "download":
+        return f"Qwen/Qwen3-8B@{arguments[arguments.index('--revision') + 1]}"
+    if arguments[1].startswith("hf://"):
+        return found(NEXT_COMMIT if NEXT_COMMIT in arguments else COMMIT)
+    return shape_of().to_json()
 
 
 def ended(message: str) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A proxy in front of the API server that answers with faults, cuts watches, and forgets tokens: plain HTTP, seeded."""
 
 import asyncio
+import json
 import random
 import ssl
 import threading
@@ -16,6 +17,10 @@ from aiohttp import web
 
 READ_FAULTS = (429, 500, 503, 504)
 WRITE_FAULTS = (409, *READ_FAULTS)
+TOO_OLD = json.dumps({"type": "ERROR", "object": {
+    "kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Expired", "code": 410,
+    "message": "too old resource version",
+}})  # fmt: skip
 _HOP_BY_HOP = {"transfer-encoding", "content-length", "connection", "content-encoding", "host"}
 
 
@@ -31,10 +36,18 @@ class FlakyProxy:
     cut_share: float = 0.0  # of the chunks of a watch: after it the watch breaks
     status_for_all: int | None = None  # nothing is passed on: 401 as if every token had expired
     is_silent: bool = False  # watches stay open and tell nothing
+    is_history_lost: bool = False  # a watch that begins is told at once that it is too far behind
+    delay_seconds: float = 0.0  # of every request but watches
     num_faults: int = 0
     port: int = 0
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _session: aiohttp.ClientSession | None = None
+    _watches: set[web.Request] = field(default_factory=set)
+
+    def cut_watches(self) -> None:
+        """All there are."""
+        for request in list(self._watches):
+            self.loop.call_soon_threadsafe(_break, request)
 
     async def start(self) -> web.AppRunner:
         self._session = aiohttp.ClientSession(auto_decompress=False)
@@ -61,6 +74,11 @@ class FlakyProxy:
             return self._fault(self.status_for_all)
         if self.rng.random() < self.fault_share:
             return self._fault(self.rng.choice(READ_FAULTS if request.method == "GET" else WRITE_FAULTS))
+        is_watch = "watch=true" in request.query_string
+        if is_watch and self.is_history_lost:
+            self.num_faults += 1
+            return web.Response(text=TOO_OLD, content_type="application/json")
+        await asyncio.sleep(0 if is_watch else self.delay_seconds)
         assert self._session is not None
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         body, url = await request.read(), self.server + request.raw_path
@@ -74,7 +92,14 @@ class FlakyProxy:
             kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
             response = web.StreamResponse(status=answer.status, headers=kept)
             await response.prepare(request)
-            is_watch = "watch=true" in request.query_string
+            await self._pour(request, answer, response)
+        return response
+
+    async def _pour(self, request: web.Request, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
+        is_watch = "watch=true" in request.query_string
+        if is_watch:
+            self._watches.add(request)
+        try:
             async for chunk in answer.content.iter_any():
                 if not (is_watch and self.is_silent):
                     await response.write(chunk)
@@ -82,7 +107,8 @@ class FlakyProxy:
                     self.num_faults += 1
                     _break(request)
                     break
-        return response
+        finally:
+            self._watches.discard(request)
 
     def _fault(self, status: int) -> web.Response:
         self.num_faults += 1

@@ -32,7 +32,7 @@ from tidegate_operator.manifests.config_map import chat_template
 from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, DESIRED_ANNOTATION, ROLE_LABEL
 from tidegate_operator.manifests.model_volume import HubFiles
-from tidegate_operator.manifests.network_policy import network_policies, unwanted_network_policies
+from tidegate_operator.manifests.network_policy import NO_PEERS, Peers, network_policies, unwanted_network_policies
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.manifests.pod_disruption_budget import disruption_budgets, unwanted_disruption_budgets
 from tidegate_operator.manifests.service import service
@@ -58,6 +58,7 @@ from tidegate_operator.scaledown import Mark, ScaleDown, plan_scale_down
 
 LEFTOVER_POLL_SECONDS = 1.0
 NO_REVISIONS = Revisions(None)
+UNTIL_RESYNC_SECONDS = float("inf")
 START_POLL_SECONDS = 10.0  # watches tell when something happens; this is for what they missed
 
 
@@ -67,7 +68,7 @@ class PlanSettings:
 
     engine: EngineDefaults
     timing: ScaleTiming
-    admin_peers: tuple[Manifest, ...] = ()  # of the engines' NetworkPolicy; empty: none is made
+    peers: Peers = NO_PEERS  # who may reach engines
     monitoring: MonitoringDefaults = NO_MONITORING
 
 
@@ -165,7 +166,7 @@ def plan(
         steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
     steps = replace(steps, advice=_advice(pool, observed, model, fit, steps.size))
     steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
-    steps = _with_network_policy(steps, pool, observed, settings.admin_peers)
+    steps = _with_network_policy(steps, pool, observed, settings.peers)
     steps = _with_neighbours(steps, pool, observed, settings)
     return replace(steps, delete=(*steps.delete, *failed.delete), failed_pods=failed)
 
@@ -209,7 +210,7 @@ def _with_cache(steps: Plan, pool: InferencePool, observed: Observed) -> Plan:
     return replace(steps, apply=apply, delete=delete, requeue_after_seconds=min(waits))
 
 
-def _with_network_policy(steps: Plan, pool: InferencePool, observed: Observed, peers: tuple[Manifest, ...]) -> Plan:
+def _with_network_policy(steps: Plan, pool: InferencePool, observed: Observed, peers: Peers) -> Plan:
     """Before the first pod is there."""
     policies = _missing(observed, network_policies(pool, peers))
     unwanted = unwanted_network_policies(observed, peers)
@@ -295,7 +296,11 @@ def _deployed(
     down = _scale_down(pool, observed, findings, size, now=now)
     wanted = [*_children(pool), *findings.model.apply, *revisions.apply]
     wanted.append(_wanted_deployment(pool, rollout, size, down))
-    waits = (findings.model.requeue_after_seconds, down.requeue_after_seconds, _scrape_seconds(size, settings.timing))
+    waits = (
+        findings.model.requeue_after_seconds,
+        down.requeue_after_seconds,
+        _look_seconds(observed, size, settings.timing),
+    )
     return Plan(
         pool.metadata.namespace,
         marks=down.marks,
@@ -402,7 +407,10 @@ def _unused_config_maps(pool: InferencePool, observed: Observed, revisions: Revi
     return tuple(each for each in live if each["metadata"]["name"] not in names)
 
 
-def _scrape_seconds(size: Size, timing: ScaleTiming) -> float:
+def _look_seconds(observed: Observed, size: Size, timing: ScaleTiming) -> float:
+    """Engines are asked again and again, and a start has a deadline; without any pod on a node, watches tell."""
+    if not any(pod.node or pod.is_running for pod in observed.pods):
+        return UNTIL_RESYNC_SECONDS
     return timing.interval_seconds if size.is_busy else timing.idle_interval_seconds
 
 

@@ -14,6 +14,7 @@ from e2e.installation.chart import render_chart
 from hub_pools import found, hub_pool
 from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool_manifest, stored
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
@@ -29,7 +30,7 @@ HARDENED = {
 GUARDED = replace(
     SETTINGS,
     engine=replace(SETTINGS.engine, runtime=Runtime(f"tidegate@{DIGEST}", {}, image_pull_policy="Always")),
-    admin_peers=(MONITORING,),
+    peers=Peers(admin=(MONITORING,)),
 )
 
 

@@ -27,6 +27,7 @@ from tidegate_operator.handlers import Watcher
 from tidegate_operator.integration import MonitoringDefaults
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.lookout import Lookout
+from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.metrics import Metrics
 from tidegate_operator.nodes import NodeCache
@@ -74,7 +75,7 @@ def plan_settings(settings: OperatorSettings, drain_token_sha256: str) -> PlanSe
             sim_preemptions_per_minute=engine.sim_preemptions_per_minute,
         ),
         timing=ScaleTiming(settings.scrape.interval_seconds, settings.scrape.idle_interval_seconds),
-        admin_peers=settings.admin_peers,
+        peers=Peers(settings.admin_peers, settings.client_peers),
         monitoring=MonitoringDefaults(settings.monitoring.pod_monitors, settings.monitoring.labels),
     )
 

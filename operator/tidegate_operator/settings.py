@@ -125,6 +125,8 @@ class OperatorSettings(BaseSettings):
     """File with the token that lets only this operator drain engines."""
     admin_peers: tuple[dict[str, Any], ...] = ()  # free-form: the API server knows what a peer may be
     """Who may reach the admin port of engines, as a NetworkPolicy names peers. Empty: no NetworkPolicy is made."""
+    client_peers: tuple[dict[str, Any], ...] = ()  # likewise
+    """Who may use the API of engines that have a NetworkPolicy. Empty: everybody."""
     monitoring: MonitoringSettings = MonitoringSettings()
     """Prometheus."""
     prices_file: Path = Path("/etc/tidegate/prices/prices.yaml")

@@ -17,6 +17,7 @@ from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RUL
 from tidegate_operator.settings import OperatorSettings, variable_names
 from values_table import values_table
 
+GATEWAY = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
 EXAMPLES = CHART.parents[1] / "examples"
 EVERYTHING = {
@@ -34,7 +35,11 @@ EVERYTHING = {
     "scrape": {"intervalSeconds": 2.5, "idleIntervalSeconds": 10, "timeoutSeconds": 1},
     "reconcile": {"resyncSeconds": 60, "workers": 2},
     "election": {"durationSeconds": 6, "renewDeadlineSeconds": 4, "retrySeconds": 1},
-    "networkPolicy": {"monitoring": [PROMETHEUS], "apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}]},
+    "networkPolicy": {
+        "clients": [GATEWAY],
+        "monitoring": [PROMETHEUS],
+        "apiServer": [{"cidr": "10.0.0.1/32", "port": 6443}],
+    },
     "logLevel": "DEBUG",
     "monitoring": {"podMonitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}},
     "prices": {"perHour": {"nvidia.com/gpu": "2.50"}},
@@ -156,6 +161,7 @@ def test_only_the_operator_and_named_monitoring_reach_admin_ports() -> None:
     pod_labels = one(manifests, "Deployment")["spec"]["template"]["metadata"]["labels"]
     assert operator["podSelector"]["matchLabels"].items() <= pod_labels.items()
     assert monitoring == PROMETHEUS
+    assert json.loads(environment(manifests)["TIDEGATE_CLIENT_PEERS"]) == [GATEWAY]
     policy = one(manifests, "NetworkPolicy")["spec"]
     assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": 9090}], "from": [PROMETHEUS]}]
     assert policy["podSelector"] == one(manifests, "Deployment")["spec"]["selector"]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
+from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import plan
 from tidegate_operator.resources import Manifest
@@ -11,7 +12,8 @@ OPERATOR: Manifest = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tidegate"}},
     "podSelector": {"matchLabels": {"app.kubernetes.io/component": "operator"}},
 }
-GUARDED = replace(SETTINGS, admin_peers=(OPERATOR,))
+GATEWAY: Manifest = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "gateways"}}}
+GUARDED = replace(SETTINGS, peers=Peers(admin=(OPERATOR,)))
 
 
 def policies(children: tuple[Manifest, ...]) -> list[Manifest]:
@@ -24,6 +26,11 @@ def test_everybody_reaches_the_api_and_only_named_peers_the_admin_port() -> None
     assert api == {"ports": [{"protocol": "TCP", "port": 8000}]}
     assert admin == {"ports": [{"protocol": "TCP", "port": 8001}], "from": [OPERATOR]}
     assert policy["spec"]["policyTypes"] == ["Ingress"], "what engines may reach is not ours to say"
+
+
+def test_where_clients_are_named_nobody_else_reaches_the_api() -> None:
+    (policy,) = policies(settled(settings=replace(SETTINGS, peers=Peers((OPERATOR,), (GATEWAY,)))).children)
+    assert policy["spec"]["ingress"][0] == {"ports": [{"protocol": "TCP", "port": 8000}], "from": [GATEWAY]}
 
 
 def test_it_is_about_the_pods_that_the_deployment_keeps_and_leaves_with_the_pool() -> None:

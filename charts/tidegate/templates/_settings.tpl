@@ -11,6 +11,9 @@
 - {name: TIDEGATE_ELECTION__NAME, value: {{ include "tidegate.name" . }}}
 {{- if .Values.networkPolicy.enabled }}
 - {name: TIDEGATE_ADMIN_PEERS, value: {{ include "tidegate.adminPeers" . | quote }}}
+{{- with .Values.networkPolicy.clients }}
+- {name: TIDEGATE_CLIENT_PEERS, value: {{ toJson . | quote }}}
+{{- end }}
 {{- end }}
 {{- if .Values.monitoring.podMonitors }}
 - {name: TIDEGATE_MONITORING__POD_MONITORS, value: "true"}

@@ -1,10 +1,10 @@
 """What deciding about a step costs, model aside: `python benchmarks/scheduler.py [--running N] [--waiting N]`.
 
-Prints the CPU time of everything around runner.run(), and of what part of it is scheduling and admission; the rest takes
-the results: stop checks, outputs, frees, the step fit. For a pool with room to spare, for one that admission must watch
-closely, and for that with half of the requests spot, with a prefix cache, and with that and six KV groups. Figures are
-a tenth percentile, which is what a quiet core does, and a median over steps; the runner answers at once. `reference` is
-a plain loop over the same number of items, so that runs on different machines compare.
+Prints the CPU time of all around runner.run(), and of scheduling and admission alone; the rest takes the results: stop
+checks, outputs, frees, the step fit. For a pool with room to spare, for one that admission must watch closely, and for
+that with half of the requests spot, with a prefix cache, and with that and six KV groups. Figures are a tenth
+percentile, which is what a quiet core does, and a median over steps; the runner answers at once. `reference` is a plain
+loop over the same number of items, so that runs on different machines compare.
 """
 
 import argparse

@@ -90,6 +90,10 @@ class BlockPool:
         num_held = len(holder.block_tables[0]) if holder.block_tables else 0  # tables are equally long
         return max(0, blocks_for(num_tokens, self.block_size) - num_held) * len(self.kv.windows)
 
+    def num_lacking(self, num_tokens: int) -> int:
+        """Blocks that a new sequence of so many tokens needs and are not free; zero or less if all are."""
+        return self.kv.decoding_blocks(num_tokens) - self.num_free
+
     def grow(self, holder: BlockHolder, num_tokens: int, start: int | None = None) -> None:
         """Makes the tables cover `num_tokens`, of which those from `start` (the last) are computed next.
 

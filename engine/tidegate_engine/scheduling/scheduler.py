@@ -224,6 +224,8 @@ class Scheduler:
         return False
 
     def _lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
+        if candidate.is_spot and (num_lacking := self.pool.num_lacking(candidate.num_tokens)) > 0:
+            return num_lacking  # in this step already, and the peak is no lower
         return self._running.lacking_blocks(candidate, self.pool.hit(candidate), is_partial=is_partial)
 
     def _steps_until_fewer(self, num_lacking: int) -> int:

@@ -21,6 +21,7 @@ from tidegate_operator.resources import POOL, Manifest, Resource
 from tidegate_operator.schedule import Key
 
 POLL_SECONDS = 2.0  # until the CRD is installed, or a namespace can be read
+MAX_SETTLE_ROUNDS = 15
 SETTLE_SECONDS = 2.0  # a watch that begins anew tells of thousands of objects one by one
 
 _log = logging.getLogger(__name__)
@@ -77,28 +78,36 @@ class Lookout:
 
     async def run(self, start_watches: Callable[[], None]) -> None:
         """Until cancelled. Kinds are resolved when the watches start, so they start once the resource is there."""
+        due, scopes = self._clock(), self._scopes
         while True:
-            is_complete = await self.relist()
+            if self._clock() >= due:
+                due, scopes = self._clock() + self._resync_seconds, self._scopes
+            scopes = await self.relist(scopes)
             if self._synced:
                 self._has_listed = True
                 start_watches()
-            await self._pause(self._resync_seconds if is_complete else POLL_SECONDS)
+            left = max(0.0, due - self._clock())
+            if await self._is_wanted_within(min(left, POLL_SECONDS) if scopes else left):
+                due = self._clock()
 
-    async def relist(self) -> bool:
-        """Whether every namespace could be listed."""
-        return all([await self._relist_scope(scope) for scope in self._scopes])
+    async def relist(self, scopes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """Those that could not be listed."""
+        return tuple([scope for scope in scopes if not await self._relist_scope(scope)])
 
-    async def _pause(self, seconds: float) -> None:
-        """Until the next list."""
+    async def _is_wanted_within(self, seconds: float) -> bool:
+        """Whether a list is wanted before the next resync; if so, once watches have told what they listed."""
         try:
             async with asyncio.timeout(seconds):
                 await self._relist_wanted.wait()
         except TimeoutError:
-            return
-        while self._relist_wanted.is_set() and self._synced:
+            return False
+        for _ in range(MAX_SETTLE_ROUNDS if self._synced else 0):
             self._relist_wanted.clear()
             await asyncio.sleep(SETTLE_SECONDS)
+            if not self._relist_wanted.is_set():
+                break
         self._relist_wanted.clear()
+        return True
 
     async def _relist_scope(self, scope: str | None) -> bool:
         changed: set[Key | None] = set()

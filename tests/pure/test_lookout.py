@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tidegate_operator.cache import CACHED, Cache
-from tidegate_operator.errors import NotFound, ServerFault
+from tidegate_operator.errors import Forbidden, NotFound, ServerFault
 from tidegate_operator.kube import ApiServer, Page
 from tidegate_operator.lookout import Lookout
 from tidegate_operator.manifests.labels import POOL_LABEL
@@ -14,6 +14,7 @@ from tidegate_operator.schedule import Key
 from waiting import eventually_async
 
 A, B = ("team", "a"), ("team", "b")
+ALL = (None,)
 
 
 class Lists(ApiServer):
@@ -23,7 +24,12 @@ class Lists(ApiServer):
         self.version = 10
         self.items: dict[Resource, dict[str, Manifest]] = {each: {} for each in CACHED}
         self.failing: dict[Resource, Exception] = {}
-        self.num_lists = 0
+        self.asked: list[str | None] = []
+        self.refused = ""  # a namespace
+
+    @property
+    def num_lists(self) -> int:
+        return len(self.asked)
 
     def put(self, resource: Resource, name: str, pool: str = "") -> Manifest:
         self.version += 1
@@ -38,7 +44,9 @@ class Lists(ApiServer):
     async def pages(
         self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
     ) -> AsyncIterator[Page]:
-        self.num_lists += 1
+        self.asked.append(namespace)
+        if self.refused and namespace == self.refused:
+            raise Forbidden("no rule")
         if error := self.failing.get(resource):
             raise error
         assert labels == ("" if resource == POOL else POOL_LABEL), "what is not ours is not asked for"
@@ -63,16 +71,16 @@ def test_at_first_every_pool_is_a_key_and_then_only_what_differs() -> None:
         watched = lookout(kube, added)
         for name in ("a", "b"):
             kube.put(POOL, name)
-        assert await watched.relist()
+        assert await watched.relist(ALL) == ()
         assert taken(added) == {A, B}
-        assert await watched.relist()
+        assert await watched.relist(ALL) == ()
         assert taken(added) == set()
         kube.put(POD, "pod", pool="b")
-        assert await watched.relist()
+        assert await watched.relist(ALL) == ()
         assert taken(added) == {B}
         del kube.items[POD]["pod"]
         kube.version += 1
-        assert await watched.relist()
+        assert await watched.relist(ALL) == ()
         assert taken(added) == {B}, "a deletion that no watch told of"
 
     asyncio.run(scenario())
@@ -87,10 +95,10 @@ def test_events_wake_nobody_before_everything_has_been_listed() -> None:
         watched.told(POD, "ADDED", pod)
         assert taken(added) == set()
         kube.failing[POD] = ServerFault("busy")
-        assert not await watched.relist()
+        assert await watched.relist(ALL) == ALL
         assert taken(added) == set()
         kube.failing.clear()
-        assert await watched.relist()
+        assert await watched.relist(ALL) == ()
         assert taken(added) == {A}
         watched.told(POD, "MODIFIED", kube.put(POD, "pod", pool="a"))
         assert taken(added) == {A}
@@ -133,17 +141,38 @@ def test_whoever_begins_to_lead_looks_at_everything_anew_before_any_key() -> Non
     asyncio.run(scenario())
 
 
-def test_without_the_resource_nothing_is_watched_and_the_other_namespaces_are_served() -> None:
+def test_a_namespace_that_cannot_be_read_is_asked_again_alone_and_holds_up_nobody() -> None:
     async def scenario() -> None:
         kube, added = Lists(), list[Key]()
         kube.put(POOL, "a")
+        kube.refused = "gone"
         watched = lookout(kube, added, namespaces=("team", "gone"))
+        loop = asyncio.create_task(watched.run(lambda: None))
+        await eventually_async(lambda: taken(added) == {A})
+        listed = kube.num_lists
+        await eventually_async(lambda: kube.num_lists > listed)
+        assert kube.asked[listed:] == ["gone"]
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
+
+    asyncio.run(scenario())
+
+
+def test_without_the_resource_nothing_is_watched() -> None:
+    async def scenario() -> None:
+        kube = Lists()
+        watched = lookout(kube, [])
         kube.failing[POOL] = NotFound("no such resource")
-        assert not await watched.relist()
+        starts: list[None] = []
+        loop = asyncio.create_task(watched.run(lambda: starts.append(None)))
+        await eventually_async(lambda: kube.num_lists > 1)
+        assert not starts
         assert not watched.is_synced
         del kube.failing[POOL]
-        assert await watched.relist()
-        assert taken(added) == {A}
+        await eventually_async(lambda: bool(starts))
+        assert watched.is_synced
+        loop.cancel()
+        await asyncio.gather(loop, return_exceptions=True)
 
     asyncio.run(scenario())
 
@@ -153,7 +182,7 @@ def test_the_age_of_a_kind_counts_from_what_was_heard_last() -> None:
         now = 100.0
         kube = Lists()
         watched = Lookout(kube, Cache(), print, namespaces=(), resync_seconds=3600, clock=lambda: now)
-        await watched.relist()
+        await watched.relist(ALL)
         now = 107.0
         watched.told(POD, "ADDED", kube.put(POD, "pod", pool="a"))
         ages: dict[Any, float] = dict(watched.ages())

@@ -20,6 +20,8 @@ def may_run(pool: InferencePool, node: Node) -> bool:
     wanted = pool.spec.pod.node_selector.items()
     if not all(node.labels.get(key) == value for key, value in wanted) or not _is_required(pool, node):
         return False
+    if not node.taints:  # most have none, and there may be thousands
+        return True
     borne = tolerations(pool)
     return all(_is_borne(taint, borne) for taint in node.taints)
 

@@ -139,6 +139,7 @@ def test_every_refusal_has_its_own_name_and_says_what_to_do(
 @pytest.mark.parametrize("repo", ["tiny/gated", "tiny/private"])
 def test_an_accepted_token_opens_the_door_and_stays_with_the_hub(hub: ModelHub, repo: str, tmp_path: Path) -> None:
     client = Hub(hub.url, "good")
+    assert inspect(client, f"hf://{repo}", "main").shape == read_shape(directory_of(hub, repo))
     path = download(client, select(client, HubSource(repo), "main"), HubCache(tmp_path), Waits().patience(), len)
     assert read_shape(path) == read_shape(directory_of(hub, repo))
     stored = [each for each in hub.asked if each.path.startswith("/storage/")]
@@ -193,6 +194,16 @@ def test_a_file_that_a_killed_download_has_begun_is_continued(hub: ModelHub, tmp
     assert hub.ranges_of(f"/storage/{file.sha256}") == ["bytes=1000-"]
     assert (path / file.name).read_bytes() == file.path.read_bytes()
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_a_connection_that_breaks_in_the_middle_of_a_file_costs_no_byte_of_the_model(
+    hub: ModelHub, tmp_path: Path
+) -> None:
+    hub.faults.num_cut_short, hub.faults.served_before_cut_bytes = 1, 1000
+    path = fetched(hub, tmp_path)
+    assert not hub.faults.num_cut_short
+    for name in NEEDED:
+        assert (path / name).read_bytes() == (directory_of(hub) / name).read_bytes()
 
 
 def test_a_beginning_that_belongs_to_another_file_is_noticed_and_thrown_away(hub: ModelHub, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_uri_names_a_repository_and_perhaps_a_file(uri: str, source: HubSource
 
 @pytest.mark.parametrize("uri", ["hf://name", "hf://org/name/", "hf://org/../x", "hf://org/name/x.bin", "pvc://a/b"])
 def test_anything_else_is_refused_with_the_two_forms(uri: str) -> None:
-    with pytest.raises(BadModelUri, match="hf://ORG/NAME or hf://ORG/NAME/FILE.gguf"):
+    with pytest.raises(BadModelUri, match=r"hf://ORG/NAME or hf://ORG/NAME/FILE\.gguf"):
         HubSource.parse(uri)
 
 

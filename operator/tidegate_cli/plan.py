@@ -185,7 +185,7 @@ def _model(arguments: argparse.Namespace, pool: "InferencePool | None") -> Inspe
         raise BadPlan("nothing to plan: give --model DIR, -f POOL.yaml, or both")
     model = arguments.model if arguments.model is not None else pool.spec.model.uri if pool else ""
     if model.startswith(SCHEME):
-        return _at_hub(model, pool.spec.model.revision if pool else None)
+        return _at_hub(model, pool.spec.model.revision if pool and arguments.model is None else None)
     if arguments.model is None:
         raise ModelElsewhere(f"{model} is inside the cluster; give --model DIR with a copy of its config.json")
     return Inspected(read_shape(Path(model)))

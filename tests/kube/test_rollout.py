@@ -1,6 +1,7 @@
 """Rollouts by the real Deployment controller: who goes first, what a failed one leaves, and what evictions may take."""
 
 import json
+from hashlib import sha256
 
 from e2e.cluster.errors import KubectlFailed
 from fake_engines import FakeEngines
@@ -115,5 +116,33 @@ def test_evictions_take_one_replica_at_a_time_from_a_pool_that_keeps_two(
     operator.assert_quiescent()
     operator.apply(pool_manifest(scaling={"mode": "Manual"}, replicas=1))
     eventually(lambda: not operator.exists("poddisruptionbudget", "chat-engines"))
+    become_ready(operator, "1/1")
+    operator.assert_quiescent()
+
+
+def test_a_rotated_drain_token_drains_old_pods_with_the_old_one_and_is_told_to_new_pods(
+    operator: OperatorUnderTest, engines: FakeEngines
+) -> None:
+    operator.apply(pool_manifest(**TWO))
+    become_ready(operator, "2/2")
+    token_file = operator.folder / "drain-token"
+    (operator.folder / "drain-token-before").write_text(token_file.read_text())
+    token_file.write_text("another")
+    for engine in engines.by_pod.values():
+        engine.set_load(running=1)
+    operator.apply(pool_manifest(scaling={"mode": "Manual"}, replicas=1))
+    eventually(lambda: any(engine.report.draining for engine in engines.by_pod.values()), what="an old pod drains")
+    for engine in engines.by_pod.values():
+        engine.set_load(running=0)
+    become_ready(operator, "1/1")
+    assert all(engine.num_unauthorised == 0 for engine in engines.by_pod.values())
+    operator.apply(pool_manifest(scaling={"mode": "Manual"}, replicas=1, **CHANGED))
+    told = f"--drain-token-sha256={sha256(b'another').hexdigest()}"
+
+    def args() -> list[str]:
+        template = operator.get("deployment", "chat")["spec"]["template"]
+        return list(template["spec"]["containers"][0]["args"])
+
+    eventually(lambda: told in args())
     become_ready(operator, "1/1")
     operator.assert_quiescent()

@@ -96,7 +96,8 @@ def node_device(node: Node, resource: str) -> NodeDevice:
     """Raises UnknownAccelerator naming the node and what its labels lack."""
     labels = node.labels
     product = labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name", "")
-    replicas = int(labels.get(f"{resource}.replicas", "1") or 1)
+    told = labels.get(f"{resource}.replicas", "")
+    replicas = max(1, int(told)) if told.isdecimal() else 1  # anybody can write a label
     sharing = labels.get(f"{resource}.sharing-strategy", "none")
     if sharing == "time-slicing" and replicas > 1:
         raise UnknownAccelerator(

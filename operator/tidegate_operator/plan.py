@@ -164,7 +164,7 @@ def plan(
         rollout = plan_rollout(pool, observed, before, revisions, now)
         revisions = replace(revisions, current=rollout.current, is_of_these_inputs=rollout.is_of_these_inputs)
         steps = _deployed(pool, observed, settings, now, _Findings(model, fit, before, revisions, rollout))
-    steps = replace(steps, advice=_advice(pool, observed, model, fit, steps.size))
+    steps = replace(steps, advice=_advice(pool, model, fit, steps.size))
     steps = _with_cache(replace(steps, args_refused=args_refused, cache=cache), pool, observed)
     steps = _with_network_policy(steps, pool, observed, settings.peers)
     steps = _with_neighbours(steps, pool, observed, settings)
@@ -183,14 +183,10 @@ def _as_planned(
     return find_fit(pool, model.shape, observed.nodes, Experience(applied=planned))
 
 
-def _advice(
-    pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None, size: Size | None
-) -> str:
+def _advice(pool: InferencePool, model: ModelFinding, fit: FitFinding | None, size: Size | None) -> str:
     if size is None or size.history is None or not is_squeezed(size.history.memory):
         return ""
-    if model.shape is None or fit is None or fit.fit is None:
-        return ""
-    return resize_advice(pool, model.shape, fit.fit, observed.nodes)
+    return "" if model.shape is None or fit is None else resize_advice(pool, model.shape, fit)
 
 
 def _cache(

@@ -68,6 +68,13 @@ def test_a_device_shared_by_time_slicing_has_no_memory_that_a_label_tells() -> N
     assert device(shared, memory="20Gi").memory_bytes == 20 * GIB
 
 
+def test_a_label_that_is_no_number_is_no_label() -> None:
+    labels = {"GPU.memory": "40960", "GPU.sharing-strategy": "mps", "GPU.replicas": "many"}
+    assert device(node(labels=labels)).memory_bytes == 40960 * MIB
+    assert "neither the label nvidia.com/gpu.memory" in unknown(node(labels={"GPU.memory": "80Gi"}))
+    assert device(node(labels={**labels, "GPU.replicas": "0"})).memory_bytes == 40960 * MIB
+
+
 def test_a_node_without_a_word_about_its_device_is_named() -> None:
     assert "node b has neither the label nvidia.com/gpu.memory" in unknown(
         node("a", labels={"GPU.memory": "40960"}), node("b")

@@ -18,7 +18,7 @@ from tidegate_operator.manifests.labels import (
 from tidegate_operator.observed import Pod
 from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.protection import DO_NOT_DISRUPT, Protection
-from tidegate_operator.resources import DEPLOYMENT, POD, Manifest, resource_of
+from tidegate_operator.resources import DEPLOYMENT, OPTIONAL, POD, Manifest, resource_of
 from tidegate_operator.scaledown import Mark
 from tidegate_operator.scrape import Engines
 
@@ -46,10 +46,15 @@ async def rehearse(kube: Kube, plan: Plan) -> tuple[Refusal, ...]:
 
 
 async def _write(kube: Kube, manifest: Manifest, *, is_rehearsal: bool = False) -> Refusal | None:
+    title, is_optional = f"{manifest['kind']} {manifest['metadata']['name']}", resource_of(manifest) in OPTIONAL
     try:
         await kube.apply(manifest, is_rehearsal=is_rehearsal)
     except (Invalid, Forbidden, BadRequest) as error:
-        return Refusal(f"{manifest['kind']} {manifest['metadata']['name']}", str(error))
+        return Refusal(title, str(error), is_optional)
+    except NotFound as error:
+        if not is_optional:
+            raise
+        return Refusal(title, str(error), is_optional)  # its API was uninstalled since we looked
     return None
 
 

@@ -71,7 +71,7 @@ def find_all(pool: InferencePool, plan: Plan, refusals: tuple[Refusal, ...], rep
         _available(plan, replicas),
         _progressing(pool, plan, replicas),
     ]
-    parts += [_metrics(plan.size), _resize(plan), _scaling(plan), _integrated(plan), _nodes(plan)]
+    parts += [_metrics(plan.size), _resize(plan), _scaling(plan), _integrated(plan, refusals), _nodes(plan)]
     found = [part for part in parts if part is not None]
     stalled = _stalled(plan, refusals, replicas)
     ready = _ready(pool, plan, replicas, stalled, found)
@@ -199,12 +199,18 @@ def _scaling(plan: Plan) -> Finding | None:
     return Finding(kind, "False" if is_free else "True", size.limit, size.limit_message)
 
 
-def _integrated(plan: Plan) -> Finding | None:
+def _refused(refusals: tuple[Refusal, ...], *, is_optional: bool) -> str:
+    return "; ".join(f"{each.title}: {each.message}" for each in refusals if each.is_optional is is_optional)
+
+
+def _integrated(plan: Plan, refusals: tuple[Refusal, ...]) -> Finding | None:
     found, kind = plan.integration, ConditionType.INTEGRATED
     if found is None or not (found.is_asked_for or found.trouble):
         return None
     if found.trouble:
         return Finding(kind, "False", *found.trouble)
+    if said := _refused(refusals, is_optional=True):
+        return Finding(kind, "False", Reason.APPLY_FAILED, said)
     return Finding(kind, "True", Reason.INTEGRATED, "what other projects need of this pool is there")
 
 
@@ -213,8 +219,7 @@ def _stalled(plan: Plan, refusals: tuple[Refusal, ...], replicas: Replicas) -> F
     kind = ConditionType.STALLED
     if plan.blocked and plan.blocked.is_final:
         return Finding(kind, "True", plan.blocked.reason, plan.blocked.message)
-    if refusals:
-        said = "; ".join(f"{refusal.title}: {refusal.message}" for refusal in refusals)
+    if said := _refused(refusals, is_optional=False):
         return Finding(kind, "True", Reason.APPLY_FAILED, said)
     if plan.model and plan.model.is_final:
         return Finding(kind, "True", plan.model.reason, plan.model.message)

@@ -87,6 +87,7 @@ class Refusal:
 
     title: str
     message: str
+    is_optional: bool = False  # an object for another project: the pool serves without it
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Autoscalers, endpoint pickers and monitors of others: who disturbs a pool, and what is made for them."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 from pools import NOW, SETTINGS, UID, pool, settled
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.apply import apply
+from tidegate_operator.errors import NotFound
 from tidegate_operator.integration import NO_MONITORING, MonitoringDefaults, integrate
 from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.neighbours import (
@@ -17,7 +20,7 @@ from tidegate_operator.neighbours import (
     read_picker,
     read_scaler,
 )
-from tidegate_operator.plan import plan
+from tidegate_operator.plan import Plan, plan
 from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest
 from tidegate_operator.status import status
 
@@ -179,3 +182,25 @@ def test_the_conditions_name_who_disturbs_and_a_pool_with_all_it_asked_for_is_in
     assert (found["ScalingLimited"].status, found["ScalingLimited"].reason) == ("True", "ForeignScaler")
     assert "HorizontalPodAutoscaler h" in found["ScalingLimited"].message
     assert (found["Integrated"].status, found["Integrated"].reason) == ("True", "Integrated")
+
+
+class RefusingKube:
+    """An API server that knows no such path."""
+
+    async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
+        raise NotFound(f"{manifest['kind']}: not found", 404)
+
+
+def test_an_object_for_others_that_is_refused_leaves_the_pool_as_good_as_it_is() -> None:
+    (monitor,) = integrate(pool(), Neighbourhood(installed=INSTALLED), MONITORS).apply
+    refusals = asyncio.run(apply(RefusingKube(), None, Plan("team", apply=(monitor,))))  # type: ignore[arg-type]
+    assert [(each.title, each.is_optional) for each in refusals] == [("PodMonitor chat", True)]
+    settings = replace(SETTINGS, monitoring=MONITORS)
+    observed = replace(settled(), around=replace(NOBODY, installed=INSTALLED))
+    new = status(pool(), observed, plan(pool(), observed, settings, NOW), refusals, NOW)
+    found = {each.type: each for each in new.conditions}
+    assert (found["Integrated"].status, found["Integrated"].reason) == ("False", "ApplyFailed")
+    assert "Stalled" not in found
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat"}}
+    with pytest.raises(NotFound):
+        asyncio.run(apply(RefusingKube(), None, Plan("team", apply=(service,))))  # type: ignore[arg-type]

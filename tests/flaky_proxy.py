@@ -42,11 +42,11 @@ class FlakyProxy:
     port: int = 0
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     _session: aiohttp.ClientSession | None = None
-    _watches: set[web.Request] = field(default_factory=set)
+    _watches: dict[int, web.Request] = field(default_factory=dict)
 
     def cut_watches(self) -> None:
         """All there are."""
-        for request in list(self._watches):
+        for request in list(self._watches.values()):
             self.loop.call_soon_threadsafe(_break, request)
 
     async def start(self) -> web.AppRunner:
@@ -98,7 +98,7 @@ class FlakyProxy:
     async def _pour(self, request: web.Request, answer: aiohttp.ClientResponse, response: web.StreamResponse) -> None:
         is_watch = "watch=true" in request.query_string
         if is_watch:
-            self._watches.add(request)
+            self._watches[id(request)] = request
         try:
             async for chunk in answer.content.iter_any():
                 if not (is_watch and self.is_silent):
@@ -108,7 +108,7 @@ class FlakyProxy:
                     _break(request)
                     break
         finally:
-            self._watches.discard(request)
+            self._watches.pop(id(request), None)
 
     def _fault(self, status: int) -> web.Response:
         self.num_faults += 1

@@ -10,7 +10,7 @@ and a branch that moves on changes nothing by itself. Deleting that revision mak
 
 import json
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 
 from tidegate_core.errors import UnsupportedShape
@@ -20,25 +20,16 @@ from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.jobs import fault, refusal_of_pod, seconds_until_retry, trouble_of_pod
 from tidegate_operator.manifests.controller_revision import controller_revision
 from tidegate_operator.manifests.inspection_job import inspection_job
 from tidegate_operator.manifests.labels import INSPECTION_ROLE, MODEL_ROLE, ROLE_LABEL
 from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.observed import HUB_REASONS, Inspection, Observed, Termination
+from tidegate_operator.observed import Inspection, Observed, Termination
 from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
 
-FIRST_RETRY_SECONDS = 10
-LONGEST_RETRY_SECONDS = 300
 CLAIM_POLL_SECONDS = 10
-JITTER = 0.5  # of a wait for a hub
-NO_POD_SECONDS = 10  # a Job gets its pod within a second, or the API server refuses it
-_REASON_BY_EXIT = {
-    ExitCode.MODEL_UNREACHABLE: Reason.MODEL_NOT_FOUND,
-    ExitCode.MODEL_UNSUPPORTED: Reason.MODEL_UNSUPPORTED,
-    ExitCode.DISK_FULL: Reason.CACHE_FULL,
-}
-_SAID_BY_PODS = (Reason.MODEL_NOT_FOUND, Reason.MODEL_CORRUPT, Reason.MODEL_UNSUPPORTED, *HUB_REASONS)
 
 
 @dataclass(frozen=True)
@@ -96,16 +87,9 @@ def _wait(pool: InferencePool, last: Inspection, before: Inspection | None, now:
     if before is not None:
         reason, message = fault(before)
         message = f"{pool.spec.model.uri}: {message}"
-    if last.trouble:
-        message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
-    message += needs_secret(pool, last)
-    if not last.has_pod and (now - last.created_at).total_seconds() >= NO_POD_SECONDS:
-        cause = f"kubectl describe job {last.name} -n {pool.metadata.namespace}"
-        reason, message = (
-            Reason.PODS_REFUSED,
-            f"Job {last.name} has got no pod since {NO_POD_SECONDS} s: `{cause}` says why",
-        )
-    return ModelFinding(None, reason, message)
+    if refused := refusal_of_pod(pool, last, now):
+        return ModelFinding(None, Reason.PODS_REFUSED, refused)
+    return ModelFinding(None, reason, message + trouble_of_pod(pool, last))
 
 
 def model_revision(pool: InferencePool, answer: Inspected) -> Manifest:
@@ -128,26 +112,6 @@ def _judge(pool: InferencePool, last: Inspection, runtime: Runtime, now: datetim
     return ModelFinding(None, reason, message, apply=(job,))
 
 
-def needs_secret(pool: InferencePool, job: Inspection) -> str:
-    """A pod waits for a missing Secret without a word in its status, and the operator may not look at Secrets."""
-    secret = pool.spec.model.token_secret_ref
-    if secret is None or job.is_running or job.trouble:
-        return ""
-    return f"; its pod starts once there is a Secret {secret.name} with the entry {secret.key}"
-
-
-def seconds_until_retry(last: Inspection, now: datetime) -> float:
-    """Longer each time, as long as a hub asked for, and out of step with other pools where it is a hub's doing."""
-    wait_seconds = float(min(FIRST_RETRY_SECONDS * 2 ** min(last.attempt - 1, 10), LONGEST_RETRY_SECONDS))
-    ended = last.termination
-    if ended is not None and ended.exit_code == ExitCode.HUB_UNAVAILABLE:
-        words = ended.last_words()
-        wait_seconds = max(wait_seconds, (words.retry_after_seconds if words else 0) or 0)
-        wait_seconds *= 1 + JITTER * int(sha256(last.uid.encode()).hexdigest()[:4], 16) / 0xFFFF
-    due = (last.finished_at or now) + timedelta(seconds=wait_seconds)
-    return max(0.0, (due - now).total_seconds())
-
-
 def _resolved(
     pool: InferencePool, known: Inspected, *, apply: tuple[Manifest, ...] = (), delete: tuple[Manifest, ...] = ()
 ) -> ModelFinding:
@@ -158,19 +122,6 @@ def _resolved(
         if pool.spec.cache is None:
             message += f"; without spec.cache every replica fetches {format_bytes(known.download_bytes)} when it starts"
     return ModelFinding(known, Reason.MODEL_INSPECTED, message, apply=apply, delete=delete)
-
-
-def fault(job: Inspection) -> tuple[Reason, str]:
-    """Why a Job of ours failed, in its pod's words."""
-    ended = job.termination
-    if ended is None:
-        return Reason.INSPECTION_FAILED, f"Job {job.name} failed: {job.failure or 'its pod is gone'}"
-    words = ended.last_words()
-    message = words.message if words else ended.message[-500:] or f"no word, exit code {ended.exit_code}"
-    said = next((reason for reason in _SAID_BY_PODS if words and words.reason == reason), None)
-    if said is None and ended.exit_code in _REASON_BY_EXIT:
-        said = _REASON_BY_EXIT[ExitCode(ended.exit_code)]
-    return said or Reason.INSPECTION_FAILED, message
 
 
 def _answered(ended: Termination | None) -> Inspected | None:

@@ -18,7 +18,8 @@ from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.capacity import candidates
 from tidegate_operator.drift import is_satisfied, stamped
-from tidegate_operator.inspection import CLAIM_POLL_SECONDS, fault, needs_secret, seconds_until_retry
+from tidegate_operator.inspection import CLAIM_POLL_SECONDS
+from tidegate_operator.jobs import fault, refusal_of_pod, seconds_until_retry, trouble_of_pod
 from tidegate_operator.manifests.cache_claim import cache_claim, held_by
 from tidegate_operator.manifests.download import Place, download_job
 from tidegate_operator.manifests.labels import (
@@ -132,7 +133,7 @@ def _download(asked: _Asked, runtime: Runtime, kept: frozenset[str], now: dateti
     tries = asked.tries
     last = tries[-1] if tries else None
     if last is not None and not last.is_finished:
-        return _waiting(asked, last, tries[-2] if len(tries) > 1 else None)
+        return _waiting(asked, last, tries[-2] if len(tries) > 1 else None, now)
     reason, message = (Reason.DOWNLOADING, f"the Job for {asked} is being created") if last is None else _failure(last)
     if last is not None and (seconds := seconds_until_retry(last, now)) > 0:
         return CacheFinding(False, reason, message, requeue_after_seconds=seconds)
@@ -149,12 +150,12 @@ def _place(asked: _Asked) -> Place:
     return Place(() if spec.accelerator.is_cpu else tuple(candidates(asked.pool, observed.nodes or ())))
 
 
-def _waiting(asked: _Asked, last: Inspection, before: Inspection | None) -> CacheFinding:
+def _waiting(asked: _Asked, last: Inspection, before: Inspection | None, now: datetime) -> CacheFinding:
     """While a try runs, the fault of the one before stays known."""
+    if refused := refusal_of_pod(asked.pool, last, now):
+        return CacheFinding(False, Reason.PODS_REFUSED, refused)
     reason, message = (Reason.DOWNLOADING, f"Job {last.name} fetches {asked}") if before is None else _failure(before)
-    if last.trouble:
-        message += f"; the pod of Job {last.name} does not start: {last.trouble.reason}: {last.trouble.message}"
-    return CacheFinding(False, reason, message + needs_secret(asked.pool, last))
+    return CacheFinding(False, reason, message + trouble_of_pod(asked.pool, last))
 
 
 def _failure(last: Inspection) -> tuple[Reason, str]:

@@ -263,6 +263,15 @@ def test_a_job_that_passed_its_deadline_goes_on_where_it_ended() -> None:
     assert "active longer" in condition.message
 
 
+def test_a_download_that_gets_no_pod_says_where_the_reason_is() -> None:
+    subject = hub_pool(cache={})
+    observed = downloading(subject)
+    refused = download(job_of(observed), has_pod=False, created_at=NOW - timedelta(seconds=10))
+    condition = cache_condition(subject, replace(observed, downloads=(refused,)))
+    assert condition.reason is Reason.PODS_REFUSED
+    assert f"`kubectl describe job {refused.name} -n team`" in condition.message
+
+
 def test_a_volume_that_is_not_made_says_why() -> None:
     subject = hub_pool(cache={"persistentVolumeClaim": {"storageClassName": "none"}})
     observed = downloading(subject)

@@ -25,7 +25,7 @@ from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.fitting import find_fit
-from tidegate_operator.inspection import LONGEST_RETRY_SECONDS
+from tidegate_operator.jobs import LONGEST_RETRY_SECONDS
 from tidegate_operator.observed import Node, Observed, Trouble
 from tidegate_operator.plan import Plan, plan
 

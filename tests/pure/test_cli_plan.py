@@ -232,6 +232,15 @@ def test_a_manifest_may_hold_other_objects_too(model: str, tmp_path: Path, capsy
     assert code == 0
 
 
+def test_a_manifest_with_more_devices_than_engines_serve_does_not_fit_here_either(
+    model: str, pool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool.write_text(POOL.replace("memory: 80Gi", "memory: 80Gi, count: 2"))
+    code, fit = planned(capsys, "-f", str(pool), "--model", model)
+    assert (code, fit["fits"], fit["bindingConstraint"], fit["tensorParallel"]) == (4, False, "devices", 2)
+    assert "2 devices of 80 GiB are asked for, but this engine version serves 1 device a replica" in fit["message"]
+
+
 def test_a_manifest_may_come_from_standard_input(model: str) -> None:
     command = [sys.executable, "-m", "tidegate_cli", "plan", "-f", "-", "--model", model, "-o", "json"]
     environment = {"PYTHONPATH": ":".join(sys.path)}

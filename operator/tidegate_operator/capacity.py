@@ -34,11 +34,6 @@ def free_accelerators(nodes: Iterable[Node], resource: str) -> Mapping[str, int]
     return {node.name: _num_free(node, resource) for node in nodes}
 
 
-def largest_free(nodes: Iterable[Node], resource: str) -> int:
-    """Most devices that are free on one node."""
-    return max(free_accelerators(nodes, resource).values(), default=0)
-
-
 def largest_node(nodes: Iterable[Node], resource: str) -> int:
     """Most devices that one node has, taken or free: no replica can ever get more."""
     return max((num_devices(node, resource) for node in nodes), default=0)

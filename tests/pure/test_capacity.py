@@ -10,7 +10,7 @@ import pytest
 from pools import NOW, SETTINGS, cpu_pool_manifest, pod, pool, settled, stored
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.capacity import candidates, free_accelerators, largest_free, largest_node, shortage
+from tidegate_operator.capacity import candidates, free_accelerators, largest_node, shortage
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
@@ -90,8 +90,7 @@ def test_a_cpu_pool_does_not_bear_the_taint_of_a_device() -> None:
 def test_free_devices_are_those_that_no_live_pod_has_asked_for() -> None:
     nodes = (node("a", used="3"), node("b", used="5"), node("c", is_schedulable=False), Node("d", {}, {}))
     assert free_accelerators(nodes, GPU) == {"a": 1, "b": 0, "c": 0, "d": 0}
-    assert (largest_free(nodes, GPU), largest_node(nodes, GPU)) == (1, 4)
-    assert (largest_free((), GPU), largest_node((), GPU)) == (0, 0)
+    assert (largest_node(nodes, GPU), largest_node((), GPU)) == (4, 0)
 
 
 def test_two_devices_on_two_nodes_are_none_for_a_replica_that_needs_two() -> None:

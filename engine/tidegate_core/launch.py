@@ -51,7 +51,7 @@ class RunnerKind(StrEnum):
 
 
 class AttentionKind(StrEnum):
-    """Attention implementation; `auto` takes triton on CUDA and the reference on CPU."""
+    """Attention implementation; `auto` takes triton on CUDA, and on CPU a kernel for decodes beside the reference."""
 
     AUTO = "auto"
     TRITON = "triton"

@@ -66,9 +66,10 @@ def test_stale_blocks_and_padding_do_not_influence_a_row():
     torch.testing.assert_close(before[0], after[0])
 
 
-def test_auto_takes_the_kernel_on_cuda_and_the_reference_on_cpu():
+def test_auto_takes_the_triton_kernel_on_cuda_and_what_there_is_on_cpu():
     assert choose_attention(AttentionKind.AUTO, Device.CUDA) is AttentionKind.TRITON
-    assert choose_attention(AttentionKind.AUTO, Device.CPU) is AttentionKind.REFERENCE
+    assert choose_attention(AttentionKind.AUTO, Device.CPU) is AttentionKind.AUTO
+    assert choose_attention(AttentionKind.REFERENCE, Device.CPU) is AttentionKind.REFERENCE
     assert choose_attention(AttentionKind.REFERENCE, Device.CUDA) is AttentionKind.REFERENCE
     with pytest.raises(BadLaunch, match="--device cuda"):
         choose_attention(AttentionKind.TRITON, Device.CPU)

@@ -1,4 +1,7 @@
-"""int8 products are exact in integers: nothing is cut off, and a row's result is the same beside any others."""
+"""int8 products are exact in integers: nothing is cut off, and a row's result is the same beside any others.
+
+FBGEMM's, and those without any kernel: tests/cpu/test_cpu_kernels.py has our own.
+"""
 
 import pytest
 import torch
@@ -101,8 +104,9 @@ def test_a_large_matrix_is_packed_in_parts_that_join_seamlessly():
 def test_the_kernel_is_right_here_and_without_it_the_same_numbers_come_from_widened_weights():
     x, weight, bias = case((96, 64), 5)
     matrix = DenseMatrix(weight)
-    assert isinstance(LinearChoice(lambda: 0.0).quantised(matrix, bias), Int8Linear)
-    other = LinearChoice(lambda: 0.0, can_multiply_int8=lambda: False).quantised(matrix, bias)
+    assert isinstance(LinearChoice(lambda: 0.0, own_int8=lambda: None).quantised(matrix, bias), Int8Linear)
+    choice = LinearChoice(lambda: 0.0, own_int8=lambda: None, can_multiply_int8=lambda: False)
+    other = choice.quantised(matrix, bias)
     assert isinstance(other, WidenedInt8Linear)
     torch.testing.assert_close(other(x), Int8Linear(matrix, bias)(x), atol=1e-4, rtol=1e-4)
 

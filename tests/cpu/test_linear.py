@@ -11,6 +11,7 @@ from tidegate_engine.compute.int8 import multiplies_int8
 from tidegate_engine.compute.linear import Order, PackedLinear, PlainLinear, WidenedLinear, multiply
 from tidegate_engine.compute.linear_choice import MEASURED_ROWS, LinearChoice
 from tidegate_engine.compute.matrix import DenseMatrix
+from tidegate_engine.cpu_kernels import catalog
 
 SHAPES = [(96, 64), (200, 640), (1, 33)]
 ROWS = [1, 2, 7, 64]
@@ -119,7 +120,10 @@ def _refuse(matrix, bias):
     raise RuntimeError("Didn't find engine for operation quantized::linear_prepack_fp16")
 
 
-@pytest.mark.parametrize("kind", ["exact", "rounded", "rounded, not packed", "quantised", "quantised, not packed"])
+KINDS = ["exact", "rounded", "rounded, not packed", "quantised", "quantised, FBGEMM", "quantised, not packed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(200, 896), (96, 33), (64, 1500)])
 def test_deterministic_layers_give_a_row_the_same_bits_in_any_batch(kind, shape):
     x, weight, bias = case(shape, 100)
@@ -127,6 +131,7 @@ def test_deterministic_layers_give_a_row_the_same_bits_in_any_batch(kind, shape)
     choice = LinearChoice(
         _no_clock,
         pack=PackedLinear if can_pack else _refuse,
+        own_int8=lambda: catalog.int8_linear() if kind == "quantised" else None,
         can_multiply_int8=lambda: can_pack and multiplies_int8(),
         deterministic=True,
     )

@@ -62,12 +62,10 @@ class Attention(Protocol):
 
 
 def choose_attention(kind: AttentionKind, device: Device) -> AttentionKind:
-    """The implementation behind `auto`: the Triton kernel on CUDA, the reference elsewhere.
+    """The implementation behind `auto` on CUDA: the Triton kernel. On CPU it stays `auto`: what kernels there are.
 
     Raises BadLaunch for the kernel on a CPU, which could only interpret it.
     """
     if kind is AttentionKind.TRITON and device is Device.CPU:
         raise BadLaunch("--attention triton needs --device cuda; leave it out, or give --attention auto")
-    if kind is not AttentionKind.AUTO:
-        return kind
-    return AttentionKind.TRITON if device is Device.CUDA else AttentionKind.REFERENCE
+    return AttentionKind.TRITON if kind is AttentionKind.AUTO and device is Device.CUDA else kind

@@ -33,17 +33,17 @@ def attend(
     softcap: float | None = None,
 ) -> torch.Tensor:
     """See attention.base.Attention."""
-    parts = _cut(inputs, pages.block_size, window)
+    parts = prefill_parts(inputs, pages.block_size, window) + _decode_parts(inputs, pages.block_size, window)
     if len(parts) == 1:
-        return _attend_part(query[parts[0].tokens], pages, parts[0], scale, softcap)
+        return attend_part(query[parts[0].tokens], pages, parts[0], scale, softcap)
     result = torch.empty_like(query)
     for part in parts:
-        result[part.tokens] = _attend_part(query[part.tokens], pages, part, scale, softcap)
+        result[part.tokens] = attend_part(query[part.tokens], pages, part, scale, softcap)
     return result
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """Rows with one query token each, or several query tokens of a single row."""
 
     tokens: torch.Tensor | slice  # places in the step
@@ -72,7 +72,7 @@ class _Part:
         return mask.masked_fill_(is_hidden, float("-inf"))[:, None]
 
 
-def _attend_part(query: torch.Tensor, pages: KvPages, part: _Part, scale: float, softcap: float | None) -> torch.Tensor:
+def attend_part(query: torch.Tensor, pages: KvPages, part: Part, scale: float, softcap: float | None) -> torch.Tensor:
     num_queries, num_heads, head_dim = query.shape
     group = num_heads // pages.num_kv_heads
     keys, values = _gather(pages, part, query.dtype)
@@ -92,22 +92,20 @@ def _attend_part(query: torch.Tensor, pages: KvPages, part: _Part, scale: float,
     return output.reshape(num_queries, num_heads, head_dim)
 
 
-def _gather(pages: KvPages, part: _Part, dtype: torch.dtype) -> torch.Tensor:
+def _gather(pages: KvPages, part: Part, dtype: torch.dtype) -> torch.Tensor:
     """Keys and values of a part: [2, rows, kv_heads, blocks * block_size, head_dim]."""
     vectors = pages.gathered(part.sides, dtype)
     return vectors.view(2, part.num_rows, -1, *vectors.shape[2:]).transpose(2, 3)
 
 
 @once_a_step
-def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[_Part, ...]:
+def prefill_parts(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[Part, ...]:
+    """Of the rows with several query tokens."""
     starts, contexts = inputs.query_start.tolist(), inputs.context_lens.tolist()
     parts = []
-    decodes: dict[int, list[int]] = {}
     for row, context in enumerate(contexts):
         num_queries = starts[row + 1] - starts[row]
         if num_queries == 1:
-            num_blocks = _num_blocks(context, block_size, window)
-            decodes.setdefault(max(num_blocks, SHORT_CONTEXT_BLOCKS).bit_length(), []).append(row)
             continue
         for done in range(0, num_queries, PREFILL_QUERIES):
             taken = min(PREFILL_QUERIES, num_queries - done)
@@ -115,6 +113,18 @@ def _cut(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[
             first = starts[row] + done
             where = _Where([row], slice(first, first + taken), list(range(last - taken, last)))
             parts.append(_part(inputs, where, block_size, window))
+    return tuple(parts)
+
+
+@once_a_step
+def _decode_parts(inputs: AttentionInputs, block_size: int, window: int | None) -> tuple[Part, ...]:
+    starts, contexts = inputs.query_start.tolist(), inputs.context_lens.tolist()
+    parts = []
+    decodes: dict[int, list[int]] = {}
+    for row, context in enumerate(contexts):
+        if starts[row + 1] - starts[row] == 1:
+            num_blocks = _num_blocks(context, block_size, window)
+            decodes.setdefault(max(num_blocks, SHORT_CONTEXT_BLOCKS).bit_length(), []).append(row)
     for similar in decodes.values():
         num_keys = max(_num_blocks(contexts[row], block_size, window) for row in similar) * block_size
         num_rows = max(1, PART_KEYS // num_keys)
@@ -144,7 +154,7 @@ class _Where:
     positions: list[int]  # of the queries: one a row (decode), or all of the only row (prefill)
 
 
-def _part(inputs: AttentionInputs, where: _Where, block_size: int, window: int | None) -> _Part:
+def _part(inputs: AttentionInputs, where: _Where, block_size: int, window: int | None) -> Part:
     """Each row's keys begin with the block its window begins in and reach the longest row's end; the rest is masked."""
     device = inputs.block_tables.device
     query_positions = torch.tensor(where.positions, device=device).view(len(where.rows), -1, 1)
@@ -156,7 +166,7 @@ def _part(inputs: AttentionInputs, where: _Where, block_size: int, window: int |
         num_blocks = min(num_blocks, (query_positions.shape[1] + window - 2) // block_size + 2)
     columns = first_blocks[:, 0] + torch.arange(num_blocks, device=device)
     blocks = tables.gather(1, columns.clamp(max=tables.shape[1] - 1))
-    return _Part(
+    return Part(
         where.tokens,
         len(where.rows),
         num_blocks * block_size,

@@ -1,4 +1,4 @@
-"""Products with int8 weights, `--quantization int8` on CPU: exact in integers, so a row never feels its neighbours.
+"""Products with int8 weights where there is no kernel of our own (cpu_kernels/int8_product.py): exact in integers too.
 
     weights       w = scale of the output x [-127 .. 127]     rounded once, while the model loads
     activations   x = scale of the row x [-127 .. 127]        rounded at each product

@@ -21,6 +21,7 @@ from tidegate_engine.compute.linear import Linear, PlainLinear
 from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.matrix import Matrix, StoredMatrix, Workshop, kept_whole
 from tidegate_engine.compute.weights import Weights
+from tidegate_engine.cpu_kernels import catalog
 
 Layer = TypeVar("Layer")
 STRETCH_ROWS = 1024  # products with more rows are hardly faster, a row
@@ -102,9 +103,17 @@ class LayerLoader:
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
     """Over the last dimension, in fp32; `weight` may have leading dimensions of its own (one row per head)."""
+    if x.is_cuda:  # one kernel there; on CPU it takes the plain steps, only slower
+        return (F.rms_norm(x.float(), (x.shape[-1],), None, epsilon) * weight).to(x.dtype)
+    kernel = catalog.rms_norm()
+    if kernel is not None and x.dtype is torch.float32 and x.stride(-1) == 1:
+        return kernel(x, weight, epsilon)
+    return plain_rms_norm(x, weight, epsilon)
+
+
+def plain_rms_norm(x: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:
+    """The same in steps that exist everywhere."""
     wide = x.float()
-    if x.is_cuda:  # one kernel there; on CPU it takes these steps, only slower
-        return (F.rms_norm(wide, (x.shape[-1],), None, epsilon) * weight).to(x.dtype)
     scale = wide.square().mean(-1, keepdim=True).add_(epsilon).rsqrt_()
     return (wide * scale).mul_(weight).to(x.dtype)
 
@@ -128,11 +137,22 @@ def gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
 
     They are the widest rows of a step: a copy of them would be what its peak is made of.
     """
-    gate, up = gate_up.chunk(2, -1)
-    return F.silu(gate, inplace=True).mul_(up)
+    kernel = None if gate_up.is_cuda or gate_up.dtype is not torch.float32 else catalog.gated_silu()
+    return plain_gated_silu(gate_up) if kernel is None else kernel(gate_up)
 
 
 def gated_gelu(gate_up: torch.Tensor) -> torch.Tensor:
     """The same with the approximate gelu."""
+    kernel = None if gate_up.is_cuda or gate_up.dtype is not torch.float32 else catalog.gated_gelu()
+    return plain_gated_gelu(gate_up) if kernel is None else kernel(gate_up)
+
+
+def plain_gated_silu(gate_up: torch.Tensor) -> torch.Tensor:
+    """In steps that exist everywhere, as below."""
+    gate, up = gate_up.chunk(2, -1)
+    return F.silu(gate, inplace=True).mul_(up)
+
+
+def plain_gated_gelu(gate_up: torch.Tensor) -> torch.Tensor:
     gate, up = gate_up.chunk(2, -1)
     return torch.ops.aten.gelu_(gate, approximate="tanh").mul_(up)  # type: ignore[no-any-return]  # torch types no ops

@@ -5,7 +5,7 @@ packed for FBGEMM is 2 to 6 times faster than plain fp32. Two rules keep results
 
     float32 checkpoint   computed exactly in fp32; only the order of the operands is chosen, per shape and rows
     16-bit or GGUF       fp16 weights with fp32 activations; packed, unless this machine cannot
-    any, if asked for    int8 weights and activations: int8.py
+    any, if asked for    int8 weights, activations in integers: cpu_kernels/int8_product.py, else int8.py
 
 On CUDA the library chooses. What is kept per weight is tidegate_core.storage's table, whatever is chosen here.
 """

@@ -25,11 +25,13 @@ from tidegate_engine.compute.linear import (
     multiply,
 )
 from tidegate_engine.compute.matrix import DenseMatrix, Matrix
+from tidegate_engine.cpu_kernels import catalog
 
 MEASURED_ROWS = (1, 4, 16, 64)  # a step's rows are rounded up to one of these, larger ones down to the last
 SLICE_ELEMENTS = 1 << 21  # of a weight, measured in the place of all of it
 SMALLEST_ELEMENTS = 1 << 16  # below, the difference is less than its measurement
 NUM_RUNS = 3  # the fastest counts: other processes only make runs slower
+MOST_INT8_COLUMNS = 1 << 17  # with more, the kernel's activations would get fewer than 8 bits
 PROBE_ROWS, PROBE_COLUMNS = 24, 640  # neither a multiple of the kernels' blocks
 
 # Deterministic mode: FBGEMM's smallest kernel for all CPUs takes six rows, so every row meets the same one. Sixteen
@@ -48,6 +50,7 @@ class LinearChoice:
         clock: Callable[[], float],
         budget_seconds: float = 0.5,
         pack: Pack = PackedLinear,
+        own_int8: Callable[[], Pack | None] = catalog.int8_linear,
         can_multiply_int8: Callable[[], bool] = multiplies_int8,
         *,
         deterministic: bool = False,
@@ -55,6 +58,7 @@ class LinearChoice:
         """`deterministic`: a row's product is the same to the bit whatever rows are beside it; nothing is measured."""
         self._clock = clock
         self._pack = pack
+        self._own_int8 = own_int8
         self._probe_int8 = can_multiply_int8
         self._is_deterministic = deterministic
         self._lock = Lock()
@@ -91,8 +95,11 @@ class LinearChoice:
     def quantised(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         """For weights that are to be int8. Integers have no order of sums, so this is deterministic as it is."""
         with self._lock:
-            if self._can_multiply_int8 is None:
+            make = self._own_int8() if matrix.shape[1] <= MOST_INT8_COLUMNS else None
+            if make is None and self._can_multiply_int8 is None:
                 self._can_multiply_int8 = self._probe_int8()
+        if make is not None:
+            return make(matrix, bias)
         if self._can_multiply_int8:
             return Int8Linear(matrix, bias)
         layer = WidenedInt8Linear(matrix, bias)

@@ -110,6 +110,8 @@ def attention_for(kind: AttentionKind, device: torch.device, *, is_deterministic
         from tidegate_engine.attention.triton import TritonAttention
 
         return TritonAttention(torch.cuda.get_device_properties(device).multi_processor_count)
-    from tidegate_engine.attention import deterministic, reference
+    from tidegate_engine.attention import decodes, deterministic, reference
 
-    return deterministic.attend if is_deterministic else reference.attend
+    if is_deterministic:
+        return deterministic.attend
+    return reference.attend if kind is AttentionKind.REFERENCE else decodes.attend

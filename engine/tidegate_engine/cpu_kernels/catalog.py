@@ -1,0 +1,134 @@
+"""Which kernels this process has. Each is compiled when first asked for, in a second, and tried before it is used.
+
+None where numba is not installed, the CPU lacks the instructions, torch's threads are not libgomp's, or a kernel's
+result is wrong: then whatever it is the faster form of serves.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from tidegate_core.sizing import BLOCK_SIZE
+from tidegate_engine.attention.pages import KvPages
+from tidegate_engine.compute.linear import Linear
+from tidegate_engine.compute.matrix import DenseMatrix, Matrix
+from tidegate_engine.cpu_kernels.team import Team, loaded_libgomp
+
+if TYPE_CHECKING:
+    from tidegate_engine.cpu_kernels.decode_attention import DecodeKernel
+
+INSTRUCTIONS = ("avx2", "f16c", "fma")
+ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.int8: "int8"}
+PROBE_ROWS, PROBE_OUTPUTS, PROBE_COLUMNS = 7, 37, 1026  # every size of tile, and rests of blocks
+PROBE_CONTEXT, PROBE_DIM, PROBE_HEADS = 21, 32, 7
+
+Int8Linear = Callable[[Matrix, torch.Tensor | None], Linear]
+Gate = Callable[[torch.Tensor], torch.Tensor]
+RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
+
+log = logging.getLogger(__name__)
+
+
+@cache
+def team() -> Team | None:
+    """The threads that kernels run on; None where there can be no kernels."""
+    libgomp = loaded_libgomp()
+    if libgomp is None or find_spec("numba") is None:
+        return None
+    from llvmlite.binding import get_host_cpu_features
+
+    features = get_host_cpu_features()
+    return Team(libgomp) if all(features.get(name) for name in INSTRUCTIONS) else None
+
+
+@cache
+def int8_linear() -> Int8Linear | None:
+    """Makes layers of matrices."""
+    helpers = team()
+    if helpers is None:
+        return None
+    from tidegate_engine.cpu_kernels.int8_product import Int8KernelLinear
+
+    def make(matrix: Matrix, bias: torch.Tensor | None) -> Int8KernelLinear:
+        return Int8KernelLinear(matrix, bias, helpers)
+
+    weight, x = _signs(PROBE_OUTPUTS, PROBE_COLUMNS), _signs(PROBE_ROWS, PROBE_COLUMNS)
+    return make if _is_right("int8_product", make(DenseMatrix(weight), None)(x), x @ weight.T) else None
+
+
+@cache
+def rms_norm() -> RmsNorm | None:
+    """See layers.rms_norm."""
+    helpers = team()
+    if helpers is None:
+        return None
+    from tidegate_engine.cpu_kernels.rms_norm import RmsNormKernel
+
+    kernel, x = RmsNormKernel(helpers), _ramp(PROBE_ROWS, PROBE_COLUMNS)
+    expected = x * x.square().mean(-1, keepdim=True).rsqrt() * x[0]
+    return kernel if _is_right("rms_norm", kernel(x, x[0], 0.0), expected) else None
+
+
+@cache
+def gated_silu() -> Gate | None:
+    """See layers.gated_silu."""
+    return _gate(F.silu, is_gelu=False)
+
+
+@cache
+def gated_gelu() -> Gate | None:
+    """See layers.gated_gelu."""
+    return _gate(partial(F.gelu, approximate="tanh"), is_gelu=True)
+
+
+def _gate(activation: Callable[[torch.Tensor], torch.Tensor], *, is_gelu: bool) -> Gate | None:
+    helpers = team()
+    if helpers is None:
+        return None
+    from tidegate_engine.cpu_kernels.gate import GateKernel
+
+    kernel, gate, up = GateKernel(helpers, is_gelu=is_gelu), *(_ramp(PROBE_ROWS, PROBE_COLUMNS) * 9).chunk(2, 1)
+    result = kernel(torch.cat((gate, up), 1))
+    return kernel if _is_right("gate", result, activation(gate) * up) else None
+
+
+@cache
+def decode_attention(dtype: torch.dtype) -> "DecodeKernel | None":
+    """For a cache of this dtype."""
+    helpers = team()
+    if helpers is None or dtype not in ELEMENTS:
+        return None
+    from tidegate_engine.cpu_kernels.decode_attention import DecodeKernel
+
+    kernel = DecodeKernel(ELEMENTS[dtype], helpers)
+    query, vectors = _ramp(PROBE_HEADS, PROBE_DIM), _ramp(4 * BLOCK_SIZE, PROBE_DIM) * 100
+    data = vectors.to(dtype).view(2, 2, BLOCK_SIZE, 1, PROBE_DIM)
+    scales = torch.ones(data.shape[:-1], dtype=torch.float16) if dtype is torch.int8 else None
+    decodes, tables, result = torch.tensor([[0, 0, PROBE_CONTEXT]]).int(), torch.tensor([[1, 0]]).int(), query.clone()
+    kernel(query[None], KvPages(data, scales), decodes, tables, result, scale=0.01)
+    keys, values = data.flip(0).transpose(0, 1).reshape(2, -1, PROBE_DIM)[:, :PROBE_CONTEXT].float()
+    expected = (query @ keys.T * 0.01).softmax(-1) @ values
+    return kernel if _is_right("decode_attention", result, expected) else None
+
+
+def _is_right(name: str, result: torch.Tensor, expected: torch.Tensor) -> bool:
+    is_right = torch.allclose(result, expected, rtol=1e-3, atol=1e-3)
+    if not is_right:
+        log.warning("the kernel %s gives wrong results on this machine and is not used: steps take longer", name)
+    return is_right
+
+
+def _signs(num_rows: int, num_columns: int) -> torch.Tensor:
+    """As large as can be, in all of both kinds of rows that overflow first, and mixed."""
+    signs = torch.where(torch.arange(num_rows * num_columns) % 7 < 4, 1.0, -1.0).view(num_rows, num_columns)
+    signs[0], signs[1] = 1, -1
+    return signs
+
+
+def _ramp(num_rows: int, num_columns: int) -> torch.Tensor:
+    return torch.linspace(-1, 1, num_rows * num_columns).view(num_rows, num_columns)

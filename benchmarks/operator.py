@@ -36,6 +36,7 @@ ROOT = Path(__file__).parent.parent
 CRD_FILE = ROOT / "crds" / "inferencepools.tidegate.dev.yaml"
 ENGINES_IP = "127.77.0.1"
 NUM_NAMESPACES = 20
+NUM_WORKERS = 4  # pools that an operator works on at once, when it has something to do
 REPORT = LoadReport(
     boot_id="boot", arrivals=0, rejects=0, completions=0, preemptions=0, running=0, waiting=0, kv_blocks_used=0,
     kv_blocks_total=500, eta_seconds=0.0, draining=False, step_fit=StepFit(),
@@ -204,6 +205,17 @@ def wait(what: str, predicate: Any, timeout_seconds: float = 900, poll_seconds: 
     return time.monotonic() - started
 
 
+def rest(operator: Operator) -> None:
+    """Until everything that happened has been looked at: half a minute without a pool that waits for a worker."""
+    looks: list[float] = []
+
+    def is_at_rest() -> bool:
+        looks.append(operator.metric("tidegate_operator_workqueue_depth"))
+        return len(looks) >= 6 and max(looks[-6:]) <= NUM_WORKERS
+
+    wait("it rests", is_at_rest, poll_seconds=5)
+
+
 def idle(operator: Operator, seconds: float, what: str) -> None:
     before = operator.usage()
     time.sleep(seconds)
@@ -228,13 +240,13 @@ def measure(world: World, operator: Operator, num_pools: int, seconds: float) ->
     operator.start()
     took = wait("every pool has a pod", lambda: world.num_engines() >= num_pools, timeout_seconds=1800, poll_seconds=5)
     print(f"{num_pools} new pools get their children: {took:.0f} s", flush=True)
-    time.sleep(30)
+    rest(operator)
     operator.stop()
     full_resync(operator, num_pools, "full resync, nothing to write")
-    time.sleep(30)
+    rest(operator)
     idle(operator, seconds, "idle, pods wait for nodes")
     world.run_engines()
-    time.sleep(60)
+    rest(operator)
     idle(operator, seconds, "idle, every engine is scraped")
     operator.stop()
 

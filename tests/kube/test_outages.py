@@ -81,6 +81,42 @@ def test_pools_that_no_watch_tells_of_are_found_all_the_same(
     operator.assert_quiescent()
 
 
+def test_what_is_deleted_while_watches_are_too_far_behind_is_found_by_the_list_that_follows(
+    stopped_operator: OperatorUnderTest, nodes: Kubelet, proxy: FlakyProxy
+) -> None:
+    """kopf lists anew after a 410 and says nothing of what is gone; no resync comes to help here."""
+    operator = stopped_operator
+    operator.settings |= {"TIDEGATE_RECONCILE__RESYNC_SECONDS": "3600"}
+    operator.start()
+    operator.apply(pool_manifest())
+    become_ready(operator)
+    proxy.is_silent = True
+    operator.access.kubectl("delete", "service", "chat", "-n", operator.namespace)
+    before = operator.num_reconciles()
+    eventually(lambda: operator.num_reconciles() > before + 3)
+    assert not operator.exists("service", "chat"), "nobody has told of it"
+    proxy.is_silent, proxy.is_history_lost = False, True
+    proxy.cut_watches()
+    eventually(lambda: proxy.num_faults > 0, timeout_seconds=60)
+    proxy.is_history_lost = False
+    eventually(lambda: operator.exists("service", "chat"), timeout_seconds=60)
+
+
+def test_a_slow_api_server_makes_it_slow_and_nothing_else(
+    stopped_operator: OperatorUnderTest, nodes: Kubelet, proxy: FlakyProxy
+) -> None:
+    operator = stopped_operator
+    operator.settings |= {"TIDEGATE_ELECTION__NAMESPACE": operator.namespace}
+    operator.start()
+    proxy.delay_seconds = 0.7
+    operator.apply(pool_manifest(replicas=2, maxReplicas=2, scaling={"mode": "Manual"}))
+    become_ready(operator, ready="2/2")
+    assert "failed, again in" not in operator.log()
+    assert operator.metric("tidegate_operator_leader") == 1
+    proxy.delay_seconds = 0.0
+    operator.assert_quiescent()
+
+
 def test_a_token_that_is_refused_for_a_while_costs_nothing_but_that_while(
     stopped_operator: OperatorUnderTest, nodes: Kubelet, proxy: FlakyProxy
 ) -> None:

@@ -54,7 +54,7 @@ class OperatorUnderTest:
     def start(self) -> None:
         """Until everything there is has been listed and is watched."""
         self.launch()
-        eventually(self.is_ready, timeout_seconds=30, what=f"the operator is ready; its log: {self._log}")
+        eventually(self.is_ready, timeout_seconds=90, what=f"the operator is ready; its log: {self._log}")
 
     def launch(self) -> None:
         self.port = _free_port()
@@ -211,9 +211,13 @@ def _bind(access: ApiAccess, namespace: str, kind: str, *options: str, name: str
 
 def wait_for_crd(access: ApiAccess) -> None:
     """Until the API server serves pools. `kubectl wait` fails on a CRD that has no conditions yet."""
-    path = '{.status.conditions[?(@.type=="Established")].status}'
-    arguments = ("get", "crd", "inferencepools.tidegate.dev", "-o", f"jsonpath={path}")
-    eventually(lambda: access.kubectl(*arguments).strip() == "True", what="the CRD is established")
+
+    def is_established() -> bool:
+        crd = json.loads(access.kubectl("get", "crd", "inferencepools.tidegate.dev", "-o", "json"))
+        conditions = crd.get("status", {}).get("conditions") or ()  # null at first
+        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
+
+    eventually(is_established, what="the CRD is established")
 
 
 def _free_port() -> int:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from prometheus_client import start_http_server
 
+from observability.dashboard import dashboard_json
 from observability.panels import ROWS
 from pools import NOW, pool
 from prometheus import Prometheus, Target, prometheus
@@ -156,7 +157,4 @@ def _words(text: str) -> set[str]:
 
 
 def test_the_committed_dashboard_is_what_its_panels_draw() -> None:
-    pytest.importorskip("grafana_foundation_sdk")
-    from observability.dashboard import dashboard_json
-
     assert DASHBOARD.read_text() == dashboard_json(), "stale: run `make generate` and commit the result"

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lupa
 import pytest
 
 from kstatus import kstatus
@@ -61,7 +62,7 @@ LIFE: dict[str, tuple[dict[str, Any], str, str]] = {
 
 def argo_health() -> Callable[[dict[str, Any]], dict[str, str]]:
     """The Lua as Argo CD runs it: `obj` is the object, its answer a table."""
-    lua = pytest.importorskip("lupa").LuaRuntime(unpack_returned_tuples=True)
+    lua = lupa.LuaRuntime(unpack_returned_tuples=True)
 
     def as_table(value: Any) -> Any:
         if isinstance(value, dict):

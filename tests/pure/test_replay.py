@@ -12,7 +12,7 @@ from benchmarks.replay import AZURE, Machine, Site, at_rate, replay
 from tidegate_cli.bench.trace import TraceRequest, read_trace
 
 AZURE_PART = read_trace(AZURE)[:300]
-NUM_LEARNED_FROM = 80  # requests before the lengths of answers are known well enough
+NUM_LEARNED_FROM = 120  # requests before about a hundred answers have ended, whose lengths are known then
 MACHINE = Machine(2000, max_wait_seconds=30.0)
 
 

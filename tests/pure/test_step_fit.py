@@ -1,6 +1,7 @@
 """The online fit of step times, and the token budget that is read from it."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,26 @@ def test_no_coefficient_is_ever_negative():
         assert fit.predict(300, 100_000) < 1.0
 
 
+@pytest.mark.parametrize("noise", [0.05, 0.2])
+def test_one_step_in_twenty_exceeds_what_is_predicted_by_more_than_the_excess(noise):
+    model = StepTimeModel(guess_seconds=0.1)
+    served(model, TRUTH, 500, noise=noise)
+    rng = random.Random(5)
+    exceeded = []
+    for _ in range(2000):
+        fit = model.step_time
+        seconds = TRUTH.predict(40, 20_000) * rng.uniform(1 - noise, 1 + noise)
+        exceeded.append(seconds > fit.predict(40, 20_000) * (1 + fit.excess))
+        model.observe(40, 20_000, seconds)
+    assert sum(exceeded) / len(exceeded) == pytest.approx(0.05, abs=0.02)
+
+
+def test_a_machine_that_is_busy_elsewhere_once_in_a_hundred_steps_is_not_a_noisy_one():
+    model = StepTimeModel(guess_seconds=0.1)
+    served(model, TRUTH, 2000, noise=0.02)
+    assert model.step_time.excess < 0.1
+
+
 LIMITS = BudgetLimits(itl_seconds=0.1, max_step_tokens=2048)
 MEASURED = StepTime(0.02, 5e-4, 2e-7, num_samples=100)
 
@@ -60,6 +81,12 @@ MEASURED = StepTime(0.02, 5e-4, 2e-7, num_samples=100)
 def test_the_budget_fills_the_step_up_to_the_latency_objective():
     budget = token_budget(LIMITS, MEASURED, num_decoding=8, num_context_tokens=50_000)
     assert MEASURED.predict(budget, 50_000) <= 0.1 < MEASURED.predict(budget + 1, 50_000)
+
+
+def test_the_budget_leaves_the_room_that_steps_vary_by():
+    noisy = replace(MEASURED, excess=0.25)
+    budget = token_budget(LIMITS, noisy, num_decoding=8, num_context_tokens=50_000)
+    assert noisy.predict(budget, 50_000) <= 0.08 < noisy.predict(budget + 1, 50_000)
 
 
 def test_steps_may_be_longer_while_nobody_waits_for_a_token():

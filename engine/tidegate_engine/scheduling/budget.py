@@ -15,7 +15,10 @@ PREFILL_STEP_SECONDS = 0.5  # nobody waits for a token: steps may be longer, but
 
 @dataclass(frozen=True)
 class BudgetLimits:
-    """`max_step_tokens` is what the runner's activations were sized for."""
+    """`itl_seconds` is what the 95th percentile of the time between tokens is to be.
+
+    `max_step_tokens` is what the runner's activations were sized for.
+    """
 
     itl_seconds: float
     max_step_tokens: int = STEP_TOKENS
@@ -29,7 +32,9 @@ def token_budget(limits: BudgetLimits, step_time: StepTime, num_decoding: int, n
     elif step_time.seconds_per_token <= 0.0:
         wanted = limits.max_step_tokens
     else:
-        goal = limits.itl_seconds if num_decoding else max(limits.itl_seconds, PREFILL_STEP_SECONDS)
+        goal = limits.itl_seconds / (1.0 + step_time.excess)  # so that the objective holds for 19 steps in 20
+        if not num_decoding:
+            goal = max(goal, PREFILL_STEP_SECONDS)
         spare = goal - step_time.predict(0, num_context_tokens)
         wanted = int(spare / step_time.seconds_per_token)
     return max(fewest, min(wanted, limits.max_step_tokens))

@@ -13,6 +13,9 @@ from tidegate_core.telemetry import StepFit
 FORGETTING = 0.995  # a step's weight halves after about 140 later ones
 MIN_SAMPLES = 8  # steps measured before the fit is believed
 MAX_SURPRISE = 3.0  # a step this many times longer than predicted teaches no more than that
+SHORTEST_SECONDS = 1e-4  # below this the clock and the machine's noise are measured
+EXCESS_RATE = 0.005  # how fast the excess follows: it settles within a hundred steps, and halves within a thousand
+MOST_EXCESS = 0.5  # beyond this it is no noise, and shorter steps would not help
 CONTEXT_UNIT = 1000.0  # context is measured in thousands of tokens: the three features are then of similar size
 INERTIA = (
     1e-2,
@@ -31,6 +34,7 @@ class StepTime:
     seconds_per_token: float = 0.0
     seconds_per_context_token: float = 0.0
     num_samples: int = 0
+    excess: float = 0.0  # one step in twenty takes longer than predicted by more than this part
 
     def predict(self, num_tokens: float, num_context_tokens: float) -> float:
         return (
@@ -51,9 +55,11 @@ class StepTimeModel:
 
     def observe(self, num_tokens: int, num_context_tokens: int, seconds: float) -> None:
         num_samples = self.step_time.num_samples
+        excess = self.step_time.excess
         if num_samples >= MIN_SAMPLES:
-            expected = self.step_time.predict(num_tokens, num_context_tokens)
-            seconds = min(seconds, MAX_SURPRISE * max(expected, 1e-4))
+            expected = max(self.step_time.predict(num_tokens, num_context_tokens), SHORTEST_SECONDS)
+            excess = _towards_p95(excess, seconds / expected - 1.0)
+            seconds = min(seconds, MAX_SURPRISE * expected)
         features = (1.0, float(num_tokens), num_context_tokens / CONTEXT_UNIT)
         for i in range(3):
             self._targets[i] = FORGETTING * self._targets[i] + features[i] * seconds
@@ -61,7 +67,7 @@ class StepTimeModel:
                 self._products[i][j] = FORGETTING * self._products[i][j] + features[i] * features[j]
         self._weights = self._fit()
         base, per_token, per_unit = self._weights
-        self.step_time = StepTime(base, per_token, per_unit / CONTEXT_UNIT, num_samples + 1)
+        self.step_time = StepTime(base, per_token, per_unit / CONTEXT_UNIT, num_samples + 1, excess)
 
     def report(self) -> StepFit:
         fit = self.step_time
@@ -89,6 +95,12 @@ class StepTimeModel:
                 if loss < best_loss:
                     best, best_loss = weights, loss
         return best
+
+
+def _towards_p95(excess: float, surprise: float) -> float:
+    """At the 95th percentile 19 small steps down undo one up. Unlike a variance it asks how often, not by how much."""
+    moved = excess + 0.95 * EXCESS_RATE if surprise > excess else excess - 0.05 * EXCESS_RATE
+    return min(max(moved, 0.0), MOST_EXCESS)
 
 
 def _solve(matrix: Sequence[Sequence[float]], targets: Sequence[float], support: Sequence[int]) -> list[float]:

@@ -56,7 +56,7 @@ def _value(value: object) -> bytes:
         case str():
             return struct.pack("<I", 8) + _text(value)
         case [str(), *_] as texts:
-            return struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(_text, texts))
+            return struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(_text(str(text)) for text in texts)
         case [float(), *_] as numbers:
             return struct.pack(f"<IIQ{len(numbers)}f", 9, 6, len(numbers), *numbers)
         case [*numbers]:

@@ -75,7 +75,7 @@ class ModelHub(ThreadingHTTPServer):
     def takes(self, fault: str) -> bool:
         """Whether this request is one of those that go wrong."""
         with self.lock:
-            left = getattr(self.faults, fault)
+            left = int(getattr(self.faults, fault))
             setattr(self.faults, fault, max(0, left - 1))
         return left > 0
 

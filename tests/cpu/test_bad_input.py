@@ -384,6 +384,19 @@ async def test_every_client_that_a_full_queue_refuses_gets_its_own_answer():
     assert (report.arrivals, report.rejects) == (32, 30)
 
 
+async def test_a_thousand_clients_at_once_each_get_an_answer_or_a_refusal():
+    async with running_app(slots=4, max_queue=60) as served:
+        calls = [served.background(COMPLETIONS, json.loads(completion(max_tokens=2))) for _ in range(1000)]
+        responses = await asyncio.gather(*calls)
+        after = await served.client.post(COMPLETIONS, content=completion(max_tokens=2))
+    answered = [response for response in responses if response.status_code == 200]
+    refused = [response for response in responses if response.status_code == 503]
+    assert len(answered) + len(refused) == 1000
+    assert len(answered) >= 64, "what fits slots and queue is accepted"
+    assert all(int(response.headers["retry-after"]) >= 1 for response in refused)
+    assert after.status_code == 200
+
+
 async def test_when_one_of_several_prompts_is_refused_none_of_them_runs():
     async with running_app(slots=1, max_queue=1) as served:
         with served.gate.closed():

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from collected_problems import COLLECTED
+
 ROOT = Path(__file__).parents[2]
 REFERENCE = re.compile(r"[\w.-]+/[\w.-]+(#\d+| docs on [\w -]+)")
 HEADS = ("| reported as", "|---")
@@ -31,6 +33,7 @@ def read_row(line: str) -> Problem:
     found = TEST.findall(tests)
     spelt = "<br>".join(f"`{path}::{name}`" for path, name in found)
     assert found, f"{references}: no test holds it"
+    assert len(found) == len(set(found)), f"{references}: a test twice"
     assert spelt == tests, f"{references}: not only tests: {tests}"
     return Problem(named, problem, answer, tuple(found))
 
@@ -54,6 +57,14 @@ def test_every_test_of_the_table_exists() -> None:
     assert not missing, f"rename them in docs/known-problems.md too: {missing}"
 
 
+def test_every_problem_that_was_collected_has_its_row() -> None:
+    problems = [line.strip() for group in COLLECTED.values() for line in group.strip().splitlines()]
+    assert len(problems) == len(set(problems)) == 96
+    answered = {each for row in table() for each in row.references}
+    missing = [each for problem in problems for each in problem.split(", ") if each not in answered]
+    assert not missing, f"docs/known-problems.md needs a row for {missing}"
+
+
 def test_every_problem_stands_in_one_row_with_one_sentence_each() -> None:
     rows = table()
     references = [each for row in rows for each in row.references]
@@ -70,9 +81,10 @@ def test_every_problem_stands_in_one_row_with_one_sentence_each() -> None:
     [
         "| a/b#1 | Problem. | Answer. | `tests/pure/test_x.py` |",
         "| a/b#1 | Problem. | Answer. | |",
+        "| a/b#1 | Problem. | Answer. | `tests/pure/x.py::test_y`<br>`tests/pure/x.py::test_y` |",
         "| a/b#1 and others | Problem. | Answer. | `tests/pure/test_x.py::test_y` |",
     ],
-    ids=["a file alone", "no test", "no reference"],
+    ids=["a file alone", "no test", "a test twice", "no reference"],
 )
 def test_a_row_that_holds_nothing_is_noticed(line: str) -> None:
     with pytest.raises(AssertionError):

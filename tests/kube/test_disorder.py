@@ -10,6 +10,8 @@ from fake_engines import FakeEngines
 from kubelet import Kubelet
 from operator_process import OperatorUnderTest
 from pools import pool_manifest
+from tidegate_operator.failed_pods import MAX_KEPT
+from tidegate_operator.observed import read_pod
 from waiting import eventually
 
 NUM_KILLS = 12
@@ -158,6 +160,28 @@ def test_pods_that_nobody_may_create_are_explained(operator: OperatorUnderTest) 
     operator.apply(pool_manifest(pod={"priorityClassName": "no-such-class"}))
     eventually(lambda: operator.condition("Progressing").get("reason") == "PodsRefused")
     assert "no-such-class" in operator.condition("Progressing")["message"]
+    operator.assert_quiescent()
+
+
+def test_of_pods_that_a_node_refused_a_few_stay_and_the_others_are_collected(
+    operator: OperatorUnderTest, nodes: Kubelet
+) -> None:
+    operator.apply(pool_manifest())
+    become_ready(operator)
+    refusal = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed: no devices"}
+    refused: set[str] = set()
+
+    def serving() -> str | None:
+        """One that the kubelet's stand-in has nothing more to say of."""
+        pods = [read_pod(pod) for pod in operator.engine_pods()]
+        return next((pod.name for pod in pods if pod.is_ready and pod.name not in refused), None)
+
+    for _ in range(MAX_KEPT + 2):
+        name = eventually(serving, timeout_seconds=90, what="another pod serves")
+        nodes.api.patch_namespaced_pod_status(name, operator.namespace, {"status": refusal})
+        refused.add(name)
+    eventually(lambda: len(operator.engine_pods()) == MAX_KEPT + 1)
+    become_ready(operator)
     operator.assert_quiescent()
 
 

@@ -130,7 +130,12 @@ async def _claim(kube: Kube, pool: InferencePool) -> Manifest | None:
 def _jobs(children: Iterable[Manifest], pods: Iterable[Manifest], role: str) -> tuple[Inspection, ...]:
     theirs = tuple(_of_role(pods, role))
     jobs = _of_role((child for child in children if child["kind"] == JOB.kind), role)
-    return tuple(read_inspection(job, theirs) for job in jobs)
+    return tuple(read_inspection(job, theirs) for job in jobs if _is_numbered(job))
+
+
+def _is_numbered(job: Manifest) -> bool:
+    """A copy that a person made has a name of its own, and is no try of ours."""
+    return bool(job["metadata"]["name"].rpartition("-")[2].isdecimal())
 
 
 def _of_role(items: Iterable[Manifest], role: str) -> Iterable[Manifest]:

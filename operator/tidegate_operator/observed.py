@@ -13,8 +13,10 @@ from tidegate_core.launch import TerminationMessage
 from tidegate_core.samples import History
 from tidegate_core.telemetry import LoadReport
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.containers import main_container, main_status, unfinished_init
 from tidegate_operator.manifests.labels import (
     DELETION_COST_ANNOTATION,
+    DOWNLOAD_CONTAINER,
     DRAINING_SINCE_ANNOTATION,
     PROTECTED_ANNOTATION,
     SERVING_LABEL,
@@ -27,6 +29,7 @@ from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
 _IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _OUT_OF_MEMORY_EXIT = 137
+_MAX_DIGITS = 9  # of a number of replicas that anybody means
 HUB_REASONS = (
     Reason.MODEL_GATED, Reason.TOKEN_INVALID, Reason.REVISION_NOT_FOUND, Reason.HUB_THROTTLED, Reason.HUB_UNREACHABLE,
     Reason.CACHE_FULL,
@@ -200,7 +203,7 @@ def read_pod(pod: Manifest) -> Pod:
     metadata, status = pod["metadata"], pod.get("status", {})
     labels, annotations = metadata.get("labels", {}), metadata.get("annotations", {})
     ready = _condition(status, "Ready")
-    container = _container(status)
+    container, init = main_status(status), unfinished_init(pod)
     return Pod(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -213,8 +216,8 @@ def read_pod(pod: Manifest) -> Pod:
         is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
         is_running="running" in container.get("state", {}),
         deletion_cost=int(annotations.get(DELETION_COST_ANNOTATION, "0")),
-        trouble=_trouble(status, container),
-        is_fetching="running" in (_unfinished_init(status) or {}).get("state", {}),
+        trouble=_trouble(status, init or container),
+        is_fetching=_is_fetching(init),
         is_protected=PROTECTED_ANNOTATION in annotations,
         scheduled_at=_scheduled_at(metadata, status, container),
         num_restarts=container.get("restartCount", 0),
@@ -235,7 +238,7 @@ def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
     ]
     pod = next((pod for pod in pods if pod["metadata"].get("labels", {}).get("job-name") == name), {})
-    container = _container(pod.get("status", {}))
+    container = main_status(pod.get("status", {}))
     failed: Manifest = next((condition for condition in finished if condition["type"] == "Failed"), {})
     ended = container.get("state", {}).get("terminated", {})
     times = [condition["lastTransitionTime"] for condition in finished] or [ended.get("finishedAt")]
@@ -247,7 +250,7 @@ def read_inspection(job: Manifest, pods: tuple[Manifest, ...]) -> Inspection:
         finished_at=_optional_time(times[0]),
         failure=failed.get("message", ""),
         termination=_termination(container.get("state", {})),
-        trouble=_trouble(pod.get("status", {}), container),
+        trouble=_trouble(pod.get("status", {}), unfinished_init(pod) or container),
         created_at=read_time(job["metadata"]["creationTimestamp"]),
         has_pod=bool(pod),
         is_running="running" in container.get("state", {}),
@@ -282,7 +285,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
     failure = _condition(status, "ReplicaFailure")
     return DeploymentFacts(
         num_replicas=spec.get("replicas", 1),
-        num_desired=int(desired) if desired.isdecimal() else None,
+        num_desired=int(desired) if desired.isdecimal() and len(desired) <= _MAX_DIGITS else None,
         template=spec["template"]["metadata"].get("labels", {}).get(TEMPLATE_LABEL, ""),
         num_updated=num_updated,
         num_live=num_live,
@@ -332,8 +335,7 @@ def _scheduled_at(metadata: Manifest, status: Manifest, container: Manifest) -> 
 
 def _drain_tokens(pod: Manifest) -> tuple[str, ...]:
     """From the engine's arguments."""
-    first: Manifest = next(iter(pod.get("spec", {}).get("containers", ())), {})
-    args = first.get("args", ())
+    args = main_container(pod).get("args", ())
     return tuple(arg.removeprefix(DRAIN_TOKEN_OPTION) for arg in args if arg.startswith(DRAIN_TOKEN_OPTION))
 
 
@@ -345,8 +347,8 @@ def _condition(status: Manifest, kind: str) -> Manifest:
     return next((condition for condition in status.get("conditions", ()) if condition["type"] == kind), {})
 
 
-def _container(status: Manifest) -> Manifest:
-    return next(iter(status.get("containerStatuses", ())), {})
+def _is_fetching(init: Manifest | None) -> bool:
+    return init is not None and init.get("name") == DOWNLOAD_CONTAINER and "running" in init.get("state", {})
 
 
 def _termination(state: Manifest) -> Termination | None:
@@ -357,10 +359,10 @@ def _termination(state: Manifest) -> Termination | None:
 
 
 def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
+    """`container`: the one that the pod is at, which for an engine's is an init container first."""
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable":
         return Trouble(Reason.UNSCHEDULABLE, scheduled.get("message", ""))
-    container = _unfinished_init(status) or container  # an engine waits for those before it
     waiting = container.get("state", {}).get("waiting", {})
     if waiting.get("reason") in _IMAGE_TROUBLES:
         return Trouble(Reason.IMAGE_UNAVAILABLE, f"{waiting['reason']}: {waiting.get('message', '')}")
@@ -372,12 +374,6 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
     if ended := now or before:
         return _failure(ended) if ended.exit_code != 0 else _STOPPED if before else None
     return None
-
-
-def _unfinished_init(status: Manifest) -> Manifest | None:
-    """The init container that the pod is at."""
-    statuses = status.get("initContainerStatuses", ())
-    return next((each for each in statuses if each.get("state", {}).get("terminated", {}).get("exitCode") != 0), None)
 
 
 def _failure(ended: Termination) -> Trouble:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from tidegate_operator.containers import main_status
 from tidegate_operator.resources import Manifest
 
 
@@ -24,8 +25,7 @@ NO_TIMELINE = Timeline()
 
 def read_timeline(status: Manifest) -> Timeline:
     """From the status of an engine pod."""
-    container: Manifest = next(iter(status.get("containerStatuses", ())), {})
-    started = container.get("state", {}).get("running", {}).get("startedAt")
+    started = main_status(status).get("state", {}).get("running", {}).get("startedAt")
     return Timeline(
         started_at=None if started is None else datetime.fromisoformat(started),
         init_seconds=_init_seconds(status.get("initContainerStatuses", ())),

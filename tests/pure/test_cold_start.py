@@ -19,7 +19,9 @@ STATUS: dict[str, Any] = {
         }}},
         {"state": {"running": {"startedAt": "2026-11-29T12:01:10Z"}}},
     ],
-    "containerStatuses": [{"restartCount": 0, "state": {"running": {"startedAt": "2026-11-29T12:01:12Z"}}}],
+    "containerStatuses": [
+        {"name": "engine", "restartCount": 0, "state": {"running": {"startedAt": "2026-11-29T12:01:12Z"}}},
+    ],
 }  # fmt: skip
 
 

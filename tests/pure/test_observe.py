@@ -1,14 +1,21 @@
 """Reading a pool: what cannot be read is named for a person, field by field."""
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
-from pools import pool_manifest
+from memory_kube import MemoryKube
+from pools import pool, pool_manifest
 from tidegate_operator.errors import UnreadablePool
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.observe import observe_pool
+from tidegate_operator.manifests.inspection_job import inspection_job
+from tidegate_operator.manifests.pod import Runtime
+from tidegate_operator.nodes import NodeCache
+from tidegate_operator.observe import Seen, observe, observe_pool
+from tidegate_operator.observed import Pod
+from tidegate_operator.scrape import Answers
 
 
 class StoredPool(ApiServer):
@@ -25,3 +32,22 @@ def test_a_pool_of_another_crd_is_named_with_its_fields_instead_of_a_traceback()
     kube = StoredPool(pool_manifest(replicas="many"))
     with pytest.raises(UnreadablePool, match=r"spec\.replicas: .*is the CRD of this operator's version installed"):
         asyncio.run(observe_pool(kube, ("team", "chat")))
+
+
+class NoEngines:
+    """Nobody to ask."""
+
+    async def loads(self, _: Iterable[Pod]) -> Answers:
+        return Answers({}, {})
+
+    async def set_draining(self, pod: Pod, *, is_draining: bool) -> None:
+        raise AssertionError(f"{pod.name}: {is_draining}")
+
+
+def test_a_copy_of_an_inspection_job_that_a_person_made_is_no_try_of_ours() -> None:
+    kube = MemoryKube()
+    for name in ("chat-inspect-0123abcd-1", "chat-inspect-0123abcd-1-debug", "copy"):
+        kube.store(inspection_job(pool(), name, Runtime("engine:1", {})))
+    seen = Seen(pool(), is_scaled_by_others=False)
+    found = asyncio.run(observe(kube, NoEngines(), NodeCache(kube, is_allowed=False), seen, None))
+    assert [(each.name, each.attempt) for each in found.inspections] == [("chat-inspect-0123abcd-1", 1)]

@@ -94,7 +94,7 @@ def test_a_pod_out_of_the_service_drains_since_its_mark_or_where_that_is_garbled
     assert marked(serving, since).draining_since == expected
 
 
-@pytest.mark.parametrize("desired", ["", "many", "-1", "\u00b2"])
+@pytest.mark.parametrize("desired", ["", "many", "-1", "\u00b2", "9" * 5000])
 def test_a_desired_size_that_a_person_garbled_counts_as_none(desired: str) -> None:
     deployment = {
         "metadata": {"generation": 1, "annotations": {"desired": desired}},
@@ -110,3 +110,42 @@ def test_an_engine_that_the_kubelet_stopped_for_its_probes_is_in_trouble_until_i
     assert "probe" in found.message
     assert trouble({"ready": True, "state": {"running": {}}, "lastState": ended(0, "Completed")}) is None
     assert trouble({"state": ended(0, "Completed")}) is None, "an inspection that is done"
+
+
+def beside_others(engine: dict[str, Any], *, injects_first: bool, is_mesh_up: bool = True) -> Pod:
+    """A pod into which a webhook put a container, and a service mesh a sidecar."""
+    metadata = {"name": "chat-a", "uid": "u", "creationTimestamp": "2026-11-29T12:00:00Z"}
+    ours = {"name": "engine", "args": ["serve", "/models/qwen", "--drain-token-sha256=ab"]}
+    agent = {"name": "agent", "args": ["run"]}
+    containers = [agent, ours] if injects_first else [ours, agent]
+    inits = [{"name": "mesh", "restartPolicy": "Always"}, {"name": "download"}]
+    running: dict[str, Any] = {"ready": True, "state": {"running": {"startedAt": "2026-11-29T12:00:10Z"}}}
+    mesh = {"started": True, **running} if is_mesh_up else {"started": False, "ready": False, **running}
+    status = {
+        "initContainerStatuses": [{"name": "mesh", **mesh}, {"name": "download", "state": ended(0)}],
+        "containerStatuses": [{"name": "agent", "restartCount": 7, **running}, {"name": "engine", **engine}],
+    }
+    spec = {"containers": containers, "initContainers": inits}
+    return read_pod({"metadata": metadata, "spec": spec, "status": status})
+
+
+@pytest.mark.parametrize("injects_first", [True, False])
+def test_an_engine_is_found_among_the_containers_that_others_put_into_its_pod(injects_first: bool) -> None:
+    started = {"running": {"startedAt": "2026-11-29T12:00:20Z"}}
+    serving = beside_others({"ready": True, "restartCount": 1, "state": started}, injects_first=injects_first)
+    assert (serving.is_running, serving.is_fetching, serving.trouble, serving.num_restarts) == (True, False, None, 1)
+    assert serving.timeline.started_at == datetime.fromisoformat("2026-11-29T12:00:20Z")
+    assert serving.drain_token_sha256 == ("ab",)
+
+
+def test_sidecars_that_run_do_not_hide_that_the_engine_fails() -> None:
+    failing = beside_others(crash_loop(ended(137, "OOMKilled")), injects_first=False)
+    assert failing.trouble is not None
+    assert failing.trouble.reason is Reason.OUT_OF_MEMORY
+    assert not failing.is_running
+
+
+def test_a_pod_that_waits_for_a_mesh_fetches_nothing() -> None:
+    waiting = {"state": {"waiting": {"reason": "PodInitializing"}}}
+    pod = beside_others(waiting, injects_first=False, is_mesh_up=False)
+    assert (pod.is_running, pod.is_fetching, pod.trouble) == (False, False, None)

@@ -17,13 +17,14 @@ from tidegate_operator.manifests.hub_access import hub_variables, token_argument
 from tidegate_operator.manifests.labels import (
     DOWNLOAD_CONTAINER,
     DOWNLOAD_ROLE,
+    ENGINE_CONTAINER,
     HOLDS_ANNOTATION,
     metadata,
     selector,
 )
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.model_volume import MODEL_VOLUME, HubFiles, cache_name, claim_volume
-from tidegate_operator.manifests.pod import CONTAINER, UID, Runtime, job_template
+from tidegate_operator.manifests.pod import UID, Runtime, job_template
 from tidegate_operator.manifests.resources import download_resources
 from tidegate_operator.observed import Node
 from tidegate_operator.resources import JOB, Manifest
@@ -81,7 +82,7 @@ def with_download(pool: InferencePool, template: Manifest, files: HubFiles, runt
     Only it sees the token and may write; the engine is offline, as everywhere. `template` is finished, patch included,
     so that what a patch brings (libraries, certificates, proxies) is there as well.
     """
-    (engine,) = (each for each in template["spec"]["containers"] if each["name"] == CONTAINER)
+    (engine,) = (each for each in template["spec"]["containers"] if each["name"] == ENGINE_CONTAINER)
     mounts = [
         {key: value for key, value in mount.items() if key != "readOnly"} if mount["name"] == MODEL_VOLUME else mount
         for mount in engine["volumeMounts"]

@@ -31,6 +31,7 @@ MODEL_ROLE = "model"
 TEMPLATE_ROLE = "template"
 CHAT_TEMPLATE_ROLE = "chat-template"
 
+ENGINE_CONTAINER = "engine"  # in all our pods: a settings patch finds it under one name
 DOWNLOAD_CONTAINER = "download"  # in pods that fetch their model before the engine starts
 MANAGED_BY = "tidegate"
 

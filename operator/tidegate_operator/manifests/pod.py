@@ -14,13 +14,12 @@ from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.hub_access import hub_variables, token_mounts, token_volumes
-from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, labels
+from tidegate_operator.manifests.labels import ENGINE_CONTAINER, ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.model_volume import ModelVolume
 from tidegate_operator.manifests.resources import ContainerResources
 from tidegate_operator.resources import Manifest
 
-CONTAINER = "engine"  # the one container of both pods: a settings patch finds it under one name
 COMMAND = ("python", "-m", "tidegate_cli")
 CHAT_TEMPLATE_VOLUME = "chat-template"
 CHAT_TEMPLATE_DIRECTORY = "/etc/tidegate"
@@ -152,7 +151,7 @@ def _pod_template(
     spec: Manifest,
 ) -> dict[str, Any]:
     base = {
-        "name": CONTAINER,
+        "name": ENGINE_CONTAINER,
         "image": runtime.image,
         "imagePullPolicy": runtime.image_pull_policy,
         "command": list(COMMAND),
@@ -192,7 +191,7 @@ def _pod_metadata(pool: InferencePool, role: str) -> Manifest:
 def _volumes(mounted: list[tuple[Manifest, Manifest]]) -> Manifest:
     """Volumes with their mounts, as a patch of a template that has none yet."""
     volumes, mounts = [volume for volume, _ in mounted], [mount for _, mount in mounted]
-    return {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}], "volumes": volumes}}
+    return {"spec": {"containers": [{"name": ENGINE_CONTAINER, "volumeMounts": mounts}], "volumes": volumes}}
 
 
 def _chat_template(config_map: str | None) -> list[tuple[Manifest, Manifest]]:
@@ -210,7 +209,7 @@ def _api_keys(pool: InferencePool) -> Manifest:
     items = [{"key": reference.key, "path": API_KEYS_KEY}]
     volume = {"name": API_KEYS_VOLUME, "secret": {"secretName": reference.name, "items": items}}
     mount = {"name": API_KEYS_VOLUME, "mountPath": API_KEYS_DIRECTORY, "readOnly": True}
-    return {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": [mount]}], "volumes": [volume]}}
+    return {"spec": {"containers": [{"name": ENGINE_CONTAINER, "volumeMounts": [mount]}], "volumes": [volume]}}
 
 
 def tolerations(pool: InferencePool) -> list[Manifest]:

@@ -12,6 +12,8 @@ import yaml
 
 from tidegate_operator.errors import BadPrices
 
+MOST = 10**9  # in whatever currency
+
 
 @dataclass(frozen=True)
 class PriceList:
@@ -24,7 +26,7 @@ def read_prices(text: str) -> PriceList:
     """A YAML mapping of names to decimal strings. Raises BadPrices naming the entry."""
     try:
         found = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no month has
         raise BadPrices(f"not YAML: {error}") from error
     if not isinstance(found, dict):
         raise BadPrices("expected a mapping of names to prices of an hour")
@@ -32,10 +34,12 @@ def read_prices(text: str) -> PriceList:
 
 
 def _price(name: str, value: object) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadPrices(f"{name}: expected a decimal number, found a {type(value).__name__}")
     try:
         price = Decimal(str(value))
-    except InvalidOperation as error:
-        raise BadPrices(f"{name}: {value!r} is not a decimal number") from error
-    if not price.is_finite() or price < 0:
-        raise BadPrices(f"{name}: a price must be a number of at least 0, not {value!r}")
+    except (InvalidOperation, ValueError) as error:
+        raise BadPrices(f"{name}: {str(value)[:80]!r} is not a decimal number") from error
+    if not price.is_finite() or not 0 <= price <= MOST:
+        raise BadPrices(f"{name}: a price must be a number from 0 to {MOST:,}, not {str(value)[:80]!r}")
     return price

@@ -90,8 +90,16 @@ def test_pods_cost_from_their_node_to_their_end_also_where_nodes_may_not_be_read
         ("a: [", "not YAML"),
         ("- a", "expected a mapping"),
         ("a: cheap", "a: 'cheap' is not a decimal number"),
-        ("a: -1", "a: a price must be a number of at least 0"),
-        ("a: .nan", "a: a price must be a number of at least 0"),
+        ("a: -1", "a: a price must be a number from 0 to"),
+        ("a: .nan", "a: a price must be a number from 0 to"),
+        ("a: 1e30", "a: a price must be a number from 0 to"),
+        ("a: 1e999999999", "a: a price must be a number from 0 to"),
+        ("a: true", "a: expected a decimal number, found a bool"),
+        ("a: 2026-01-01", "a: expected a decimal number, found a date"),
+        ("a: 2026-13-45", "not YAML"),
+        ("a: 1" + "0" * 5000, "not YAML"),
+        ("[" * 3000, "not YAML"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]", "a: expected a decimal number, found a list"),
     ],
 )
 def test_a_wrong_price_list_is_refused_by_entry(text: str, sentence: str) -> None:

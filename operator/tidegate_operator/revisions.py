@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from tidegate_operator.api.model import ModelSource
 from tidegate_operator.api.spec import Drain, EngineUpgrade
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.containers import main_container
 from tidegate_operator.drain_time import DEFAULT_SECONDS
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadRevision
@@ -42,6 +43,14 @@ class TemplateRevision(BaseModel):
     snapshot: str = ""  # of a hub's model: ORG/NAME@COMMIT
     drain_seconds: int = DEFAULT_SECONDS
     progress_deadline_seconds: int
+
+    @field_validator("template")
+    @classmethod
+    def _is_of_an_engine(cls, template: dict[str, Any]) -> dict[str, Any]:
+        pod_labels = template.get("metadata", {}).get("labels", {})
+        if TEMPLATE_LABEL not in pod_labels or "image" not in main_container(template):
+            raise ValueError("not a pod template of an engine")
+        return template
 
     @property
     def template_hash(self) -> str:
@@ -192,7 +201,7 @@ def read_revision(manifest: Manifest) -> TemplateRevision:
     try:
         data = {**manifest["data"], "name": manifest["metadata"]["name"], "number": manifest["revision"]}
         revision = TemplateRevision.model_validate(data)
-    except (ValidationError, KeyError, TypeError) as error:
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
         raise BadRevision(f"ControllerRevision {manifest['metadata']['name']} is not one of ours: {error}") from error
     return revision
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.reasons import Reason
@@ -31,6 +31,7 @@ from tidegate_operator.revisions import Revisions, TemplateRevision
 MAX_RESTARTS = 3  # of a container that never became ready: it ends again and again
 ROOM_SECONDS = 30  # a replica that finds no room for so long will not find it by itself
 MAX_CAUSE_CHARACTERS = 500
+MAX_WHY_CHARACTERS = 512
 _ENDED = Trouble(Reason.ENGINE_FAILING, "pods end one after the other; kubectl describe pod says why")
 _ENDS = (Reason.OUT_OF_MEMORY, Reason.ENGINE_FAILING)
 
@@ -43,7 +44,7 @@ class Cause(BaseModel):
     wish: str  # revisions.Wish.key
     revision: int
     reason: Reason
-    message: str
+    message: str = Field(max_length=1024)
 
 
 class RolloutMemory(BaseModel):
@@ -51,7 +52,7 @@ class RolloutMemory(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    why: str = ""  # this strategy
+    why: str = Field(default="", max_length=MAX_WHY_CHARACTERS)  # this strategy
     good: str = ""  # hash of the template that last served
     given_up: Cause | None = None
 
@@ -137,7 +138,7 @@ def plan_rollout(
         current=current,
         is_of_these_inputs=revisions.is_of_these_inputs and given_up is None,
         strategy=strategy,
-        memory=RolloutMemory(why=why, good=good, given_up=given_up),
+        memory=RolloutMemory(why=why[:MAX_WHY_CHARACTERS], good=good, given_up=given_up),
         failing=failure if failure and failure.is_late else None,
     )
 

@@ -10,6 +10,8 @@ from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.drain_time import drain_seconds
 from tidegate_operator.engine_version import EngineDefaults
+from tidegate_operator.errors import BadRevision
+from tidegate_operator.manifests.labels import TEMPLATE_LABEL
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.plan import plan
 from tidegate_operator.resources import CONTROLLER_REVISION
@@ -104,6 +106,27 @@ def test_a_revision_survives_the_way_through_the_api_server() -> None:
     assert revision.number == 1
     assert revision.sizing.slots > 1
     assert {**revision.to_manifest(pool())}["data"] == stored["data"]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": {"labels": {TEMPLATE_LABEL: "x"}}, "spec": {"containers": [{"name": "shell", "image": "shell"}]}},
+    ],
+    ids=["empty", "null", "of another"],
+)
+def test_a_revision_that_a_person_made_of_something_else_is_none_of_ours(template: dict[str, Any]) -> None:
+    (stored,) = (each for each in settled().children if each["metadata"]["name"] == "chat-1")
+    foreign = {**stored, "metadata": {**stored["metadata"], "name": "chat-9"}, "revision": 9}
+    foreign["data"] = {**stored["data"], "template": template}
+    with pytest.raises(BadRevision, match="ControllerRevision chat-9 is not one of ours"):
+        read_revision(foreign)
+    meddled = replace(settled(), children=(*settled().children, foreign))
+    current = plan(pool(), meddled, SETTINGS, NOW).revisions.current
+    assert current is not None
+    assert current.name == "chat-1"
 
 
 def test_the_current_and_the_previous_revision_are_kept() -> None:

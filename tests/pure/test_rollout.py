@@ -306,10 +306,19 @@ def test_the_last_good_template_is_kept_however_many_changes_fail() -> None:
         observed = with_status(carried_out(observed, steps))
 
 
-def test_nonsense_in_the_annotation_is_no_memory() -> None:
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "{",
+        '{"why": "' + "x" * 3000 + '"}',
+        '{"given_up": {"wish": "", "revision": 1, "reason": "OutOfMemory", "message": "' + "x" * 3000 + '"}}',
+    ],
+    ids=["no JSON", "endless why", "endless cause"],
+)
+def test_nonsense_in_the_annotation_is_no_memory(nonsense: str) -> None:
     observed = serving()
     found = deployment(observed)
-    edited = {**found["metadata"], "annotations": {**found["metadata"]["annotations"], ROLLOUT_ANNOTATION: "{"}}
+    edited = {**found["metadata"], "annotations": {**found["metadata"]["annotations"], ROLLOUT_ANNOTATION: nonsense}}
     others = tuple(each for each in observed.children if each["kind"] != "Deployment")
     meddled = replace(observed, children=(*others, {**found, "metadata": edited}))
     repaired = carried_out(meddled, step(meddled))

@@ -36,7 +36,6 @@ PIECE_ELEMENTS = 1 << 15  # more, and torch starts a team of threads inside each
 CLAIMED_BYTES = 1 << 16  # of weights: a few of them a thread even in small matrices
 CACHED_BYTES = 1 << 18  # of activations, which a core keeps while it goes through the weights it claimed
 MOST_CACHED_ROWS = 128
-ALONE_ELEMENTS = 1 << 15  # fewer activations are rounded before a team would have begun
 INFINITY_BITS = 0x7F800000
 ABSOLUTE_BITS = 0x7FFFFFFF
 
@@ -68,7 +67,9 @@ class Int8KernelLinear:
         row_scales = torch.empty(num_rows)
         product = torch.empty((num_rows, self._num_outputs))
         self._team.run(
-            round_rows.address,
+            kernel.address,
+            0,
+            0,
             x.data_ptr(),
             4 * x.stride(0),
             num_rows,
@@ -77,19 +78,11 @@ class Int8KernelLinear:
             self._most,
             integers.data_ptr(),
             row_scales.data_ptr(),
-            num_threads=1 if integers.numel() < ALONE_ELEMENTS else None,
-        )
-        self._team.run(
-            multiply_rows.address,
-            integers.data_ptr(),
-            row_scales.data_ptr(),
-            num_rows,
-            self._num_outputs,
-            self._columns,
             self._blocks.data_ptr(),
             self._scales.data_ptr(),
             self._bias.data_ptr(),
             product.data_ptr(),
+            self._num_outputs,
             self._claimed,
             self._cached_rows,
         )
@@ -130,16 +123,20 @@ def _round_row(x, num_columns, padded, most, integers, scale):
     store_float(scale, 0, largest / most if bits < INFINITY_BITS else largest - largest)
 
 
-@cfunc("void(voidptr)", nopython=True, error_model="numpy")
-def round_rows(words):
-    shared = address_of(words)
-    first, stride, num_rows = load_int64(shared, 1), load_int64(shared, 2), load_int64(shared, 3)
-    num_columns, padded, most = load_int64(shared, 4), load_int64(shared, 5), load_int64(shared, 6)
-    integers, scales = load_int64(shared, 7), load_int64(shared, 8)
-    row = claim(shared, 1)
+@njit(error_model="numpy")
+def _round_rows(shared):
+    """Claims rows by word 1, and waits until word 2 says that all are there."""
+    first, stride, num_rows = load_int64(shared, 3), load_int64(shared, 4), load_int64(shared, 5)
+    num_columns, padded, most = load_int64(shared, 6), load_int64(shared, 7), load_int64(shared, 8)
+    integers, scales = load_int64(shared, 9), load_int64(shared, 10)
+    claimed, done = shared + 8, shared + 16
+    row = claim(claimed, 1)
     while row < num_rows:
         _round_row(first + row * stride, num_columns, padded, most, integers + 2 * row * padded, scales + 4 * row)
-        row = claim(shared, 1)
+        claim(done, 1)
+        row = claim(claimed, 1)
+    while claim(done, 0) < num_rows:
+        pass
 
 
 @njit(error_model="numpy")
@@ -175,13 +172,14 @@ def _multiply_outputs(
 
 
 @cfunc("void(voidptr)", nopython=True, error_model="numpy")
-def multiply_rows(words):
+def kernel(words):
     """Claims outputs; goes through their weights once for as many rows as stay in a core's cache."""
     shared = address_of(words)
-    activations, row_scales, num_rows = load_int64(shared, 1), load_int64(shared, 2), load_int64(shared, 3)
-    num_outputs, columns, blocks = load_int64(shared, 4), load_int64(shared, 5), load_int64(shared, 6)
-    scales, biases, product = load_int64(shared, 7), load_int64(shared, 8), load_int64(shared, 9)
-    claimed, cached_rows = load_int64(shared, 10), load_int64(shared, 11)
+    _round_rows(shared)
+    num_rows, columns, activations = load_int64(shared, 5), load_int64(shared, 7), load_int64(shared, 9)
+    row_scales, blocks, scales = load_int64(shared, 10), load_int64(shared, 11), load_int64(shared, 12)
+    biases, product, num_outputs = load_int64(shared, 13), load_int64(shared, 14), load_int64(shared, 15)
+    claimed, cached_rows = load_int64(shared, 16), load_int64(shared, 17)
     first = claim(shared, claimed)
     while first < num_outputs:
         for row in range(0, num_rows, cached_rows):

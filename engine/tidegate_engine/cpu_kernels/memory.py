@@ -94,11 +94,14 @@ def address_of(typing_context, pointer):
 
 @intrinsic
 def claim(typing_context, address, amount):
-    """Adds to the counter there and returns what it was: the next `amount` of work is the calling thread's."""
+    """Adds to the counter there and returns what it was: the next `amount` of work is the calling thread's.
+
+    What other threads wrote before they added to it is there to be read.
+    """
 
     def generate(context, builder, signature, arguments):
         counter = builder.inttoptr(arguments[0], INT64.as_pointer())
-        return builder.atomic_rmw("add", counter, arguments[1], "monotonic")
+        return builder.atomic_rmw("add", counter, arguments[1], "acq_rel")
 
     return types.int64(types.int64, types.int64), generate
 

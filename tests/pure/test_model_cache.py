@@ -128,6 +128,12 @@ def test_one_job_fetches_the_pinned_commit_with_the_token_as_a_file() -> None:
     assert job["spec"]["activeDeadlineSeconds"] > 16 * GIB / 5_000_000
 
 
+def test_a_download_bears_the_taints_that_engines_bear() -> None:
+    subject = hub_pool(cache={}, pod={"tolerations": [{"key": "dedicated", "operator": "Exists"}]})
+    tolerations = job_of(downloading(subject))["spec"]["template"]["spec"]["tolerations"]
+    assert {each["key"] for each in tolerations} == {"dedicated", "nvidia.com/gpu"}
+
+
 def test_the_volume_lands_on_a_node_that_has_the_accelerator() -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}

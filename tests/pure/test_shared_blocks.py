@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidegate_engine.request import FinishReason, Request, SamplingParams, ServiceClass, Terms, new_request
@@ -161,6 +161,7 @@ class Talk:
 
 @settings(max_examples=NUM_EXAMPLES, deadline=None)
 @given(st.integers(0, 10**9))
+@example(501530)  # a small request passes a blocked one when the cache has lost what it was known to have of it
 def test_what_is_counted_once_is_never_needed_twice(seed):
     """OutOfBlocks would end it: a guaranteed request is never preempted."""
     talk = Talk(random.Random(seed))

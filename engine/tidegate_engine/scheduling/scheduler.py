@@ -274,8 +274,10 @@ class Scheduler:
         for request in behind:
             if self._running.fits_in_full(request) or self._lacking_blocks(request, is_partial=False) <= 0:
                 self.pool.reuse(request)
-                self._start(request, shares)
-                return
+                if not shares.is_partial(request):
+                    self._start(request, shares)
+                    return
+                self.pool.put_back(request)  # the cache has less of it than when it was looked up
 
     def _make_room(self, chunks: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
         """Preempts spot requests until the pool has the blocks that this step needs."""

@@ -167,5 +167,11 @@ FINE: dict[str, dict[str, Any]] = {
     "every kind of affinity": {"pod": {"affinity": AFFINITY}},
 }
 
-BAD_NAMES = {"too long": "a" * 41, "a digit first": "1st", "a dot": "a.b", "an end on a hyphen": "a-"}
+BAD_NAMES = {
+    "too long": "a" * 41,
+    "a digit first": "1st",
+    "a dot": "a.b",
+    "an end on a hyphen": "a-",
+    "an end on a new line": "a\n",
+}
 BAD_NAME_SENTENCE = "metadata.name must have at most 40 characters, start with a letter"

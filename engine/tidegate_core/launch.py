@@ -162,7 +162,7 @@ class EngineLaunch(BaseModel):
         default=(), description="SHA-256 of a token that may call /drain (repeatable)"
     )
     threads: int | None = Field(
-        default=None, ge=1, description="CPU threads; absent: the container's CPU limit, rounded up"
+        default=None, ge=1, le=4096, description="CPU threads; absent: the container's CPU limit, rounded up"
     )
     sim_preemptions_per_minute: float = Field(
         default=0.0, ge=0, description="sim only: injected preemptions, for rehearsals"

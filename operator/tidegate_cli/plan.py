@@ -7,6 +7,7 @@ no more than it needs, since people wait for it.
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from enum import IntEnum
 from functools import partial
 from math import inf, nan
@@ -29,6 +30,9 @@ from tidegate_core.storage import KvDtype, Quantization, storage_of
 
 if TYPE_CHECKING:
     from tidegate_operator.api.v1alpha1 import InferencePool
+
+
+MAX_CHARACTERS = 4 * 2**20  # of a file with manifests; an API server takes no object as large
 
 
 class PlanExit(IntEnum):
@@ -158,8 +162,7 @@ def _read_pool(file: str) -> "InferencePool":
     from tidegate_operator.extra_args import refusal
 
     try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-        documents = [document for document in yaml.safe_load_all(text) if document is not None]
+        documents = [document for document in yaml.safe_load_all(_text(file)) if document is not None]
         pools = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
         if len(pools) > 1:
             raise BadPlan(f"{file} holds {len(pools)} objects of kind {KIND}; plan takes one at a time")
@@ -170,13 +173,21 @@ def _read_pool(file: str) -> "InferencePool":
         raise BadPlan(f"{file} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadPlan(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no month has
         raise BadPlan(f"{file} is not YAML: {error}") from error
     except BadManifest as error:
         raise BadPlan(str(error)) from error
     if said := refusal(pool):
         raise BadPlan(f"{file}: {said}")
     return pool
+
+
+def _text(file: str) -> str:
+    with nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as source:
+        text = source.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise BadPlan(f"{file} has more than {MAX_CHARACTERS:,} characters; a pool's manifest has a few hundred")
+    return text
 
 
 def _model(arguments: argparse.Namespace, pool: "InferencePool | None") -> Inspected:

@@ -5,6 +5,7 @@ import asyncio
 import json
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -234,3 +235,19 @@ def test_a_drain_wants_pods_or_a_node() -> None:
 def test_a_drain_of_nothing_is_refused() -> None:
     with pytest.raises(NotAllowed, match="name pods, or give --node"):
         _drain(_Pods(), [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\xff\xfe", b"\0", b"[a]", b"a word", b"a: 2026-13-45", b"contexts: [null]\ncurrent-context: a",
+        b"contexts: 3\ncurrent-context: a",
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_kubeconfig_is_refused_in_a_sentence(
+    text: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config"
+    file.write_bytes(text)
+    assert main(["status", "chat", "--kubeconfig", str(file)]) == 1
+    assert "tidegate status: the kubeconfig cannot be used: " in capsys.readouterr().err

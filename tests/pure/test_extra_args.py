@@ -67,6 +67,7 @@ def test_flags_reach_the_engine_beside_the_operators_and_roll_the_pods() -> None
         (["prefix-cache=off"], "unrecognized arguments: prefix-cache=off"),
         (["--prefix-cache=maybe"], "--prefix-cache: Input should be 'on' or 'off'"),
         (["--threads=0"], "--threads: Input should be greater than or equal to 1"),
+        (["--threads=99999999999999999999"], "--threads: Input should be less than or equal to 4096"),
         (["--threads"], "--threads: expected one argument"),
         (["--context=9"], "--context: Input should be greater"),
         (["--context=4096"], "--context is set by context.max; change that instead"),

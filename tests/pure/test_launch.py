@@ -52,7 +52,7 @@ fields = {
     "trust_fairness_header": st.booleans(),
     "drain_seconds": st.floats(0, 1e6),
     "drain_token_sha256": st.lists(st.binary(min_size=32, max_size=32).map(bytes.hex), max_size=3).map(tuple),
-    "threads": st.none() | positive,
+    "threads": st.none() | st.integers(1, 4096),
     "sim_preemptions_per_minute": st.floats(0, 1e6),
 }
 launches = st.builds(EngineLaunch, **{name: fields[name] for name in EngineLaunch.model_fields})  # all: a new one too

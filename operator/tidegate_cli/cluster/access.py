@@ -77,8 +77,12 @@ class Cluster:
             config.load_kube_config(  # type: ignore[no-untyped-call]
                 arguments.kubeconfig, context=chosen["name"], client_configuration=configuration
             )
+        except ClusterError:
+            raise
         except (config.ConfigException, OSError) as error:
             raise ClusterError(f"no cluster to ask: {error}; give --kubeconfig, or set KUBECONFIG") from error
+        except Exception as error:  # the client takes any file for a kubeconfig, and stumbles over it somewhere
+            raise ClusterError(f"the kubeconfig cannot be used: {type(error).__name__}: {error}") from error
         configuration.connection_pool_maxsize = NUM_THREADS
         configuration.retries = urllib3.Retry(connect=1, read=0, redirect=0, status=0)
         namespace = arguments.namespace or chosen["context"].get("namespace") or "default"

@@ -48,14 +48,14 @@ NAME = Rule(
     "",
     f"size(self.metadata.name) <= {MAX_NAME_LENGTH} && self.metadata.name.matches('{_NAME}')",
     f"metadata.name must have at most {MAX_NAME_LENGTH} characters, start with a letter and hold only a-z, 0-9, -",
-    lambda pool: len(pool.metadata.name) <= MAX_NAME_LENGTH and bool(re.search(_NAME, pool.metadata.name)),
+    lambda pool: len(pool.metadata.name) <= MAX_NAME_LENGTH and bool(re.fullmatch(_NAME, pool.metadata.name)),
 )
 MODEL_URI = Rule(
     "spec.model.uri",
     " || ".join(f"self.matches('{uri}')" for uri in _URIS),
     "model.uri must be pvc://CLAIM/PATH (a PersistentVolumeClaim of this namespace and a path inside it), "
     "hf://ORG/NAME or hf://ORG/NAME/FILE.gguf, or oci://IMAGE or oci://IMAGE#PATH",
-    lambda pool: any(re.search(uri, pool.spec.model.uri) for uri in _URIS),
+    lambda pool: any(re.fullmatch(uri, pool.spec.model.uri) for uri in _URIS),
 )
 HUB_FIELDS = Rule(
     "spec",
@@ -95,7 +95,7 @@ ACCELERATOR_RESOURCE = Rule(
     "spec.accelerator.resource",
     f"self.matches('{_RESOURCE}')",
     "accelerator.resource must be an extended resource such as nvidia.com/gpu, or cpu for a pool without accelerators",
-    lambda pool: bool(re.search(_RESOURCE, pool.spec.accelerator.resource)),
+    lambda pool: bool(re.fullmatch(_RESOURCE, pool.spec.accelerator.resource)),
 )
 CONTEXT_ORDER = Rule(
     "spec.context",

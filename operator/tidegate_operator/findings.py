@@ -48,6 +48,8 @@ class Replicas:
         ready = [pod for pod in live if is_serving(pod)]
         updated = [pod for pod in live if pod.template == current]
         troubles = [pod.trouble for pod in live if pod.trouble and not pod.is_ready]
+        if plan.held_by_quota:
+            troubles.insert(0, Trouble(Reason.QUOTA_EXCEEDED, plan.held_by_quota))
         if plan.pods_refused:
             reason = Reason.QUOTA_EXCEEDED if REFUSAL in plan.pods_refused else Reason.PODS_REFUSED
             troubles.insert(0, Trouble(reason, plan.pods_refused))

@@ -41,7 +41,7 @@ from tidegate_operator.model_cache import CacheFinding, find_cache, unwanted_cla
 from tidegate_operator.notes import Note
 from tidegate_operator.observed import DeploymentFacts, Observed, Pod, read_deployment
 from tidegate_operator.protection import Protection, plan_protection
-from tidegate_operator.quota import room
+from tidegate_operator.quota import LOOK_SECONDS, REFUSAL, Room, num_to_order, room
 from tidegate_operator.rendering import render_revision
 from tidegate_operator.resources import CONFIG_MAP, CONTROLLER_REVISION, DEPLOYMENT, JOB, Manifest
 from tidegate_operator.revisions import Deployed, Revisions, TemplateRevision, Wish, choose_revision
@@ -111,6 +111,8 @@ class Plan:
     args_refused: str = ""  # what is wrong with the engine flags that the pool adds
     revisions: Revisions = NO_REVISIONS
     size: Size | None = None  # None: nothing is deployed
+    orders_more: bool = False  # more replicas are wanted, or ordered, than were
+    held_by_quota: str = ""  # why fewer replicas are ordered than are wanted
     pods_refused: str = ""  # why the Deployment's pods cannot be created
     shortage: str = ""  # of devices, where a replica finds no node
     rollout: Rollout | None = None  # None: nothing is deployed
@@ -281,6 +283,7 @@ def _deployed(
     pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime, findings: _Findings
 ) -> Plan:
     revisions, facts, rollout = findings.revisions, findings.before.facts, findings.rollout
+    allowed = room(observed.quotas, rollout.current.template)
     size = choose_size(
         pool,
         observed,
@@ -288,14 +291,17 @@ def _deployed(
         now,
         slots=rollout.current.sizing.slots,
         timing=settings.timing,
-        room=room(observed.quotas, rollout.current.template),
+        room=allowed,
     )
     down = _scale_down(pool, observed, findings, size, now=now)
+    num_ordered = _num_to_order(observed, findings, down.num_replicas, allowed)
+    held_by_quota = _held_by_quota(num_ordered, down.num_replicas, allowed)
     wanted = [*_children(pool), *findings.model.apply, *revisions.apply]
-    wanted.append(_wanted_deployment(pool, rollout, size, down))
+    wanted.append(_wanted_deployment(pool, rollout, size, num_ordered))
     waits = (
         findings.model.requeue_after_seconds,
         down.requeue_after_seconds,
+        LOOK_SECONDS if held_by_quota else None,
         _look_seconds(observed, size, settings.timing),
     )
     return Plan(
@@ -317,6 +323,8 @@ def _deployed(
         fit=findings.fit,
         revisions=revisions,
         size=size,
+        orders_more=size.num_desired > size.num_before or num_ordered > (facts.num_replicas if facts else 0),
+        held_by_quota=held_by_quota,
         pods_refused=facts.refusal if facts else "",
         shortage=_shortage(pool, observed, rollout.current),
         rollout=rollout,
@@ -375,11 +383,30 @@ def _children(pool: InferencePool) -> list[Manifest]:
     return [service_account(pool), *([found] if found else []), *disruption_budgets(pool), service(pool)]
 
 
-def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, down: ScaleDown) -> Manifest:
+def _num_to_order(observed: Observed, findings: _Findings, num_wanted: int, allowed: Room) -> int:
+    """While a rollout runs nothing is taken back: the Deployment's controller would let an old replica go for it."""
+    facts, current = findings.before.facts, findings.rollout.current
+    is_refused = facts is not None and REFUSAL in facts.refusal and not _is_rolling_out(observed, facts, current)
+    return num_to_order(
+        num_wanted,
+        num_ordered=facts.num_replicas if facts else 0,
+        num_live=sum(not pod.is_terminating for pod in observed.pods),
+        room=allowed,
+        is_refused=is_refused,
+    )
+
+
+def _held_by_quota(num_ordered: int, num_wanted: int, allowed: Room) -> str:
+    if num_ordered >= num_wanted:
+        return ""
+    return f"{num_wanted} replicas are wanted, of which {num_ordered} can be: {allowed.why}"
+
+
+def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, num_ordered: int) -> Manifest:
     return deployment(
         pool,
         rollout.current.template,
-        num_replicas=down.num_replicas,
+        num_replicas=num_ordered,
         num_desired=size.num_desired,
         strategy=rollout.strategy,
         rollout_memory=rollout.to_annotation(),

@@ -1,7 +1,7 @@
 """How many more replicas the quotas of a namespace allow. Pure; quotas.py reads them.
 
-The scaler orders no more than they allow, and a rollout does not surge without room for one. Which of a pool's pods
-hold their share already says capacity.num_held.
+The scaler wants no more than they allow, the Deployment asks for no more, and a rollout does not surge without room
+for one. Which of a pool's pods hold their share already says capacity.num_held.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +13,7 @@ from tidegate_core.quantity import format_quantity, parse_quantity
 from tidegate_operator.resources import Manifest
 
 REFUSAL = "exceeded quota"  # the words of the API server's admission plugin
+LOOK_SECONDS = 15.0  # while a quota holds replicas back: no watch tells that it was raised
 _SHORT = ("cpu", "memory", "ephemeral-storage")  # a quota may name requests of these without a prefix
 _NEVER_OURS = ("Terminating", "BestEffort", "CrossNamespacePodAffinity")  # engines have requests and no deadline
 
@@ -79,6 +80,18 @@ def room(quotas: Iterable[Quota], template: Manifest) -> Room:
         if asked > 0 and name in quota.hard
     ]
     return min(rooms, key=lambda each: each.num_more or 0, default=NO_QUOTA)
+
+
+def num_to_order(num_wanted: int, *, num_ordered: int, num_live: int, room: Room, is_refused: bool) -> int:
+    """Replicas that the Deployment asks for: those that live and what quotas leave.
+
+    A ReplicaSet tries a refused pod ever less often, in the end four times an hour, and carries out a larger order at
+    once. So what was refused is taken back until there is room. What was not stays ordered: its pods may have been made
+    since the quotas were read.
+    """
+    if room.num_more is None:
+        return num_wanted
+    return min(num_wanted, max(num_live + room.num_more, num_live if is_refused else num_ordered))
 
 
 def claim(template: Manifest) -> dict[str, Decimal]:

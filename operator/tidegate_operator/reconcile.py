@@ -68,7 +68,7 @@ class Reconciler:
         if steps.begins_rollout:  # what is free now decides how it goes
             observed = replace(observed, nodes=await self.nodes.nodes(FRESH_NODES_SECONDS))
             steps = plan(pool, observed, settings, now)
-        if observed.quotas and steps.size and steps.size.num_desired > steps.size.num_before:
+        if observed.quotas and steps.orders_more:
             fresh = await self.quotas.of(pool.metadata.namespace, max_age_seconds=0.0)  # our last order may be in it
             observed = replace(observed, quotas=fresh)
             steps = plan(pool, observed, settings, now)

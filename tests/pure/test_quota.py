@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pools import NOW, SETTINGS, load, pod, pool, settled
+from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.capacity import num_held
@@ -14,7 +14,7 @@ from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.observed import Node, Observed
 from tidegate_operator.plan import Plan, plan
-from tidegate_operator.quota import NO_QUOTA, Quota, claim, read_quota, room
+from tidegate_operator.quota import LOOK_SECONDS, NO_QUOTA, Quota, Room, claim, num_to_order, read_quota, room
 from tidegate_operator.quotas import QUOTAS_TTL_SECONDS, QuotaCache
 from tidegate_operator.resources import Manifest, Resource
 from tidegate_operator.status import status
@@ -178,6 +178,103 @@ def test_pods_that_a_quota_refuses_have_its_reason_and_the_words_of_the_api_serv
     steps = replace(plan(pool(), settled(), SETTINGS, NOW), pods_refused=words)
     ready = status(pool(), settled(), steps, (), NOW).conditions[0]
     assert (ready.reason, ready.message) == ("QuotaExceeded", words)
+
+
+TWO = {"replicas": 2, "scaling": {"mode": "Manual"}}
+REFUSED = {
+    "type": "ReplicaFailure", "status": "True", "lastTransitionTime": str(NOW),
+    "message": 'pods "chat-1" is forbidden: exceeded quota: gpus, requested: requests.nvidia.com/gpu=1',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "number"),
+    [
+        pytest.param({"num_wanted": 5, "room": NO_QUOTA}, 5, id="no quota"),
+        pytest.param({"num_wanted": 2, "room": Room(1)}, 1, id="a new pool gets what there is"),
+        pytest.param({"num_wanted": 2, "room": Room(0)}, 0, id="a new pool where nothing is left"),
+        pytest.param({"num_wanted": 5, "num_ordered": 1, "num_live": 1, "room": Room(2)}, 3, id="more"),
+        pytest.param({"num_wanted": 5, "num_ordered": 3, "num_live": 1, "room": Room(0)}, 3, id="pods not seen yet"),
+        pytest.param({"num_wanted": 2, "num_ordered": 2, "num_live": 1, "room": Room(0), "is_refused": True}, 1,
+                     id="what is refused is taken back"),
+        pytest.param({"num_wanted": 2, "num_ordered": 2, "num_live": 1, "room": Room(1), "is_refused": True}, 2,
+                     id="unless there is room by now"),
+        pytest.param({"num_wanted": 1, "num_ordered": 3, "num_live": 3, "room": Room(0)}, 1, id="fewer"),
+        pytest.param({"num_wanted": 3, "num_ordered": 3, "num_live": 3, "room": Room(0), "is_refused": True}, 3,
+                     id="a smaller quota takes nothing away"),
+    ],
+)  # fmt: skip
+def test_the_deployment_asks_for_what_lives_and_what_quotas_leave(facts: dict[str, Any], number: int) -> None:
+    assert num_to_order(**{"num_ordered": 0, "num_live": 0, "is_refused": False, **facts}) == number
+
+
+def ordered(steps: Plan, observed: Observed) -> int:
+    """Replicas of the Deployment once the plan was carried out."""
+    found = carried_out(observed, steps).child("Deployment", "chat")
+    assert found is not None
+    return int(found["spec"]["replicas"])
+
+
+def serving(observed: Observed, num: int, **facts: Any) -> Observed:
+    """So many replicas, and what the Deployment's controller says."""
+    deployment = observed.child("Deployment", "chat")
+    assert deployment is not None
+    template = deployment["spec"]["template"]["metadata"]["labels"]["tidegate.dev/template"]
+    counts = {"observedGeneration": 1, "replicas": num, "updatedReplicas": num, **facts}
+    children = tuple({**each, "status": counts} if each is deployment else each for each in observed.children)
+    pods = tuple(pod(f"chat-{i}", template=template, node="gpu-1") for i in range(num))
+    return replace(observed, children=children, pods=pods)
+
+
+def test_a_pool_above_its_quota_is_as_large_as_may_be_says_what_is_wanted_and_grows_with_the_quota() -> None:
+    subject = pool(**TWO)
+    new = replace(Observed(), inspections=(inspected(),), quotas=(quota("1", "0"),))
+    for _ in range(4):
+        new = carried_out(new, plan(subject, new, SETTINGS, NOW))
+    observed = replace(serving(new, 1), quotas=(quota("1", "1"),))
+    steps = plan(subject, observed, SETTINGS, NOW)
+    assert ordered(steps, observed) == 1
+    assert steps.requeue_after_seconds <= LOOK_SECONDS, "no watch tells of a quota that was raised"
+    shown = status(subject, observed, steps, (), NOW)
+    assert (shown.desired_replicas, shown.ready, shown.conditions[0].reason) == (2, "1/2", "QuotaExceeded")
+    assert shown.conditions[0].message == (
+        "2 replicas are wanted, of which 1 can be: "
+        "ResourceQuota gpus allows requests.nvidia.com/gpu 1, 1 is used and a replica asks for 1"
+    )
+    assert plan(subject, carried_out(observed, steps), SETTINGS, NOW).is_satisfied
+
+    raised = replace(observed, quotas=(quota("2", "1"),))
+    steps = plan(subject, raised, SETTINGS, NOW)
+    assert (steps.orders_more, steps.held_by_quota, ordered(steps, raised)) == (True, "", 2)
+
+
+def test_a_pool_without_any_room_asks_for_nothing_and_looks_again() -> None:
+    observed = replace(Observed(), inspections=(inspected(),), quotas=(quota("1", "1"),))
+    steps = plan(pool(), observed, SETTINGS, NOW)
+    assert ordered(steps, observed) == 0
+    assert steps.requeue_after_seconds <= LOOK_SECONDS
+    waiting = carried_out(observed, steps)
+    free = replace(waiting, quotas=())
+    assert ordered(plan(pool(), free, SETTINGS, NOW), free) == 1
+
+
+def test_an_order_that_was_refused_is_taken_back_so_that_a_raised_quota_is_a_new_one() -> None:
+    subject = pool(**TWO)
+    refused = replace(serving(settled(subject), 1, conditions=[REFUSED]), quotas=(quota("1", "1"),))
+    steps = plan(subject, refused, SETTINGS, NOW)
+    assert ordered(steps, refused) == 1
+    assert status(subject, refused, steps, (), NOW).desired_replicas == 2
+    assert [note.reason for note in steps.notes] == [], "nobody scaled it down"
+
+
+def test_while_a_rollout_runs_a_refused_order_stands_since_an_old_replica_would_go_for_it() -> None:
+    subject = pool(**TWO)
+    wish = pool(**TWO, context={"max": 2048, "min": 1024})
+    before = replace(serving(settled(subject), 2), quotas=(quota("2", "2"),))
+    after = carried_out(before, plan(wish, before, SETTINGS, NOW))
+    pods = (before.pods[0], replace(before.pods[1], is_terminating=True))
+    rolling = replace(serving(after, 1, updatedReplicas=0, conditions=[REFUSED]), pods=pods)
+    assert ordered(plan(wish, rolling, SETTINGS, NOW), rolling) == 2
 
 
 class Namespaces(ApiServer):

@@ -14,7 +14,6 @@ from pathlib import Path
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden, KubeError, NotFound
 from tidegate_operator.kube import Kube
-from tidegate_operator.manifests.labels import POOL_LABEL
 from tidegate_operator.neighbours import Neighbourhood, Picker, Scaler, read_picker, read_scaler
 from tidegate_operator.price_file import PriceFile
 from tidegate_operator.resources import (
@@ -29,7 +28,7 @@ from tidegate_operator.resources import (
 )
 
 TTL_SECONDS = 60.0
-_LOOKED_AT = {AUTOSCALER: "", SCALED_OBJECT: "", GIE_POOL: "", POD_MONITOR: POOL_LABEL}  # kind -> label selector
+_LOOKED_AT = (AUTOSCALER, SCALED_OBJECT, GIE_POOL, POD_MONITOR)  # all of each: a stranger may have a child's name
 _log = logging.getLogger(__name__)
 _Key = tuple[Resource, str, str]  # kind, namespace, name
 
@@ -94,13 +93,13 @@ class Surroundings:
                 self._seen.optional.pop(_key(resource, item), None)
 
     async def _look(self) -> Mapping[Resource, Sequence[Manifest] | None]:
-        found = await asyncio.gather(*(self._list(each, labels) for each, labels in _LOOKED_AT.items()))
+        found = await asyncio.gather(*map(self._list, _LOOKED_AT))
         return dict(zip(_LOOKED_AT, found, strict=True))
 
-    async def _list(self, resource: Resource, labels: str) -> Sequence[Manifest] | None:
+    async def _list(self, resource: Resource) -> Sequence[Manifest] | None:
         """None: there is no such API, or it is none of our business. Trouble now: as it was before."""
         try:
-            lists = [await self._kube.list(resource, namespace, labels=labels) for namespace in self._namespaces]
+            lists = [await self._kube.list(resource, namespace) for namespace in self._namespaces]
         except NotFound:
             return None
         except Forbidden as error:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from pools import UID, pool
+from tidegate_operator.api.reasons import Reason
 from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault
+from tidegate_operator.integration import MonitoringDefaults, integrate
 from tidegate_operator.neighbours import Neighbourhood
 from tidegate_operator.resources import AUTOSCALER, GIE_POOL, POD_MONITOR, SCALED_OBJECT, Manifest, Resource
 from tidegate_operator.surroundings import TTL_SECONDS, Surroundings
@@ -29,7 +31,7 @@ class Cluster:
         } | found  # type: ignore[assignment] # a union of the two
         self.lists: Counter[tuple[str, str | None]] = Counter()
 
-    async def list(self, resource: Resource, namespace: str | None, *, labels: str = "") -> tuple[Manifest, ...]:
+    async def list(self, resource: Resource, namespace: str | None) -> tuple[Manifest, ...]:
         self.lists[resource.kind, namespace] += 1
         answer = self.found.get(resource.kind, [])
         if isinstance(answer, KubeError):
@@ -90,6 +92,17 @@ def test_trouble_with_the_api_server_leaves_what_was_known() -> None:
     before = watched.look()
     cluster.found = dict.fromkeys(cluster.found, ServerFault("later", 500))
     assert watched.look(TTL_SECONDS + 1) == before
+
+
+def test_an_object_of_a_person_with_a_childs_name_is_seen_although_it_has_no_label_of_ours() -> None:
+    theirs = {
+        "apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "spec": {},
+        "metadata": {"name": "chat", "namespace": "team"},
+    }  # fmt: skip
+    around = Watched(Cluster(PodMonitor=[theirs])).look()
+    assert around.optional == (theirs,)
+    found = integrate(pool(), around, MonitoringDefaults(has_pod_monitors=True))
+    assert (found.apply, found.trouble and found.trouble[0]) == ((), Reason.CHILD_NOT_OURS)
 
 
 def test_what_was_written_stands_until_the_next_look() -> None:

@@ -161,7 +161,8 @@ def _failure(
     if not is_new or any(pod.is_ready for pod in mine):
         return None
     seconds = pool.spec.rollout.progress_deadline_seconds or current.progress_deadline_seconds
-    if (facts := before.facts) and facts.refused_since and not mine and _has_passed(facts.refused_since, seconds, now):
+    facts = None if mine or _is_room_coming(observed, current) else before.facts
+    if facts and facts.refused_since and _has_passed(facts.refused_since, seconds, now):
         return _Failure(Reason.PODS_REFUSED, facts.refusal)
     for pod in mine:
         if pod.scheduled_at is not None and _has_passed(pod.scheduled_at, seconds, now):
@@ -169,6 +170,11 @@ def _failure(
             trouble = pod.trouble or silent
             return _Failure(trouble.reason, trouble.message)
     return _ends_again_and_again(mine, [pod for pod in observed.pods if pod.template == current.template_hash])
+
+
+def _is_room_coming(observed: Observed, current: TemplateRevision) -> bool:
+    """For a pod that was refused: a replica that drains still holds its share, or the next try will find some."""
+    return _is_one_leaving(observed.pods) or bool(room(observed.quotas, current.template).num_more)
 
 
 def _ends_again_and_again(mine: list[Pod], all_of_it: list[Pod]) -> _Failure | None:
@@ -248,7 +254,7 @@ def replicas_while_replacing(
 
 def _waiting_for_room(pods: Iterable[Pod], current: TemplateRevision, now: datetime) -> list[Pod]:
     """New replicas that found no node for a while, though nobody is about to leave one."""
-    if any(pod.is_terminating and not pod.has_ended for pod in pods):
+    if _is_one_leaving(pods):
         return []
     return [
         pod
@@ -259,6 +265,10 @@ def _waiting_for_room(pods: Iterable[Pod], current: TemplateRevision, now: datet
         and pod.trouble.reason is Reason.UNSCHEDULABLE
         and _has_passed(pod.created_at, ROOM_SECONDS, now)
     ]
+
+
+def _is_one_leaving(pods: Iterable[Pod]) -> bool:
+    return any(pod.is_terminating and not pod.has_ended for pod in pods)
 
 
 def _has_passed(since: datetime, seconds: float, now: datetime) -> bool:

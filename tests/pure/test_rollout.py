@@ -14,6 +14,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.labels import ROLLOUT_ANNOTATION
 from tidegate_operator.observed import Node, Observed, Pod, Trouble
 from tidegate_operator.plan import Plan, plan
+from tidegate_operator.quota import Quota
 from tidegate_operator.status import status
 
 GPU = "nvidia.com/gpu"
@@ -241,6 +242,21 @@ def test_pods_that_the_api_server_refuses_until_the_deadline_end_a_rollout() -> 
     assert step(refused, 60, **CHANGED).rollout.given_up is None
     cause = step(refused, deadline(observed), **CHANGED).rollout.given_up
     assert (cause.reason, cause.message) == (Reason.PODS_REFUSED, "exceeded quota")
+
+
+@pytest.mark.parametrize("making_room", ["an old replica drains", "there is room by now"])
+def test_a_refused_pod_that_only_has_to_wait_ends_no_rollout(making_room: str) -> None:
+    words = {"message": "exceeded quota", "lastTransitionTime": str(NOW)}
+    since = {"type": "ReplicaFailure", "status": "True", **words}
+    observed = rolling(starting())
+    if making_room == "an old replica drains":
+        refused = replace(observed, pods=(pod("old-0", is_terminating=True),))
+    else:
+        gpus = Quota("team", "gpus", {"requests.nvidia.com/gpu": "1"}, {"requests.nvidia.com/gpu": "0"})
+        refused = replace(observed, pods=(), quotas=(gpus,))
+    rollout = step(with_status(refused, conditions=[since]), deadline(observed), **CHANGED).rollout
+    assert rollout is not None
+    assert rollout.given_up is None
 
 
 def test_one_replica_that_served_proves_the_template_and_a_later_bad_node_ends_nothing() -> None:

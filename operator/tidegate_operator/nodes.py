@@ -45,7 +45,8 @@ class NodeCache:
 
     async def _look(self) -> None:
         try:
-            nodes = [read_node(node) for node in await self._kube.list(NODE, None)]
+            pages = self._kube.pages(NODE, None)  # thousands of nodes as they are would be hundreds of megabytes
+            nodes = [read_node(node) async for page in pages for node in page.items]
             self._nodes = tuple(await asyncio.gather(*map(self._with_used, nodes)))
         except Forbidden:
             self._nodes = None

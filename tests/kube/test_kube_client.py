@@ -169,12 +169,29 @@ def test_a_proxys_page_instead_of_json_is_no_answer() -> None:
         kube.close()
 
 
+def test_what_a_field_selects_is_asked_of_the_api_servers_own_cache_which_has_an_index() -> None:
+    empty = json.dumps({"metadata": {"resourceVersion": "1"}, "items": []}).encode()
+    asked: list[str] = []
+    with answering(empty, asked) as address:
+        configuration = Configuration()
+        configuration.host = address
+        kube = ApiServer(ApiClient(configuration))
+        run(kube.list(POD, None, fields="spec.nodeName=a"))
+        run(kube.list(POD, None, labels="a=b"))
+        kube.close()
+    assert asked == [
+        "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Da", "/api/v1/pods?limit=500&labelSelector=a%3Db",
+    ]  # fmt: skip
+
+
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
-    """Address of a server that gives this body to every GET."""
+def answering(body: bytes, asked: list[str] | None = None) -> Iterator[str]:
+    """Address of a server that gives this body to every GET, and writes down what was asked."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            if asked is not None:
+                asked.append(self.path)
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,7 +1,7 @@
 """Nodes and their devices: which a pool may use, what is free on each, and what live pods have taken."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.capacity import candidates, free_accelerators, largest_node, shortage
 from tidegate_operator.errors import Forbidden, ServerFault
-from tidegate_operator.kube import ApiServer
+from tidegate_operator.kube import ApiServer, Page
 from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
 from tidegate_operator.observed import Node, Taint, Trouble, read_node
 from tidegate_operator.plan import plan
@@ -160,6 +160,11 @@ class Cluster(ApiServer):
         if resource == NODE:
             return tuple(manifest_of(name, {GPU: count}) for name, count in (("a", "4"), ("b", "0")))
         return (asks(3),)
+
+    async def pages(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
+        yield Page(await self.list(resource, namespace, labels=labels, fields=fields), 1)
 
 
 def manifest_of(name: str, allocatable: Mapping[str, str]) -> Manifest:

@@ -27,7 +27,8 @@ from tidegate_operator.quota import Quota
 from tidegate_operator.resources import Manifest
 from tidegate_operator.timeline import NO_TIMELINE, Timeline, read_timeline
 
-_IMAGE_TROUBLES = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
+_PULL_FAILED = "ErrImagePull"
+_IMAGE_TROUBLES = {_PULL_FAILED, "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}
 _OUT_OF_MEMORY_EXIT = 137
 _MAX_DIGITS = 9  # of a number of replicas that anybody means
 HUB_REASONS = (
@@ -365,7 +366,7 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
         return Trouble(Reason.UNSCHEDULABLE, scheduled.get("message", ""))
     waiting = container.get("state", {}).get("waiting", {})
     if waiting.get("reason") in _IMAGE_TROUBLES:
-        return Trouble(Reason.IMAGE_UNAVAILABLE, f"{waiting['reason']}: {waiting.get('message', '')}")
+        return Trouble(Reason.IMAGE_UNAVAILABLE, _image_words(waiting["reason"], waiting.get("message", "")))
     if waiting.get("reason") in ("CreateContainerConfigError", "CreateContainerError"):
         return Trouble(Reason.ENGINE_FAILING, f"{waiting['reason']}: {waiting.get('message', '')}")
     if container.get("ready"):
@@ -374,6 +375,12 @@ def _trouble(status: Manifest, container: Manifest) -> Trouble | None:
     if ended := now or before:
         return _failure(ended) if ended.exit_code != 0 else _STOPPED if before else None
     return None
+
+
+def _image_words(reason: str, message: str) -> str:
+    """The same whether the kubelet has just tried or waits: it goes to and fro, and a status that did so is written."""
+    _, is_repeated, cause = message.partition(f": {_PULL_FAILED}: ")
+    return f"{_PULL_FAILED}: {cause}" if is_repeated else f"{reason}: {message}"
 
 
 def _failure(ended: Termination) -> Trouble:

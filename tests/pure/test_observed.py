@@ -62,6 +62,14 @@ def test_an_image_that_does_not_come_is_named(reason: str) -> None:
     assert found == Trouble(Reason.IMAGE_UNAVAILABLE, f"{reason}: engine:2 not found")
 
 
+def test_the_words_about_an_image_stay_while_the_kubelet_tries_and_waits_by_turns() -> None:
+    cause = "failed to pull and unpack image: engine:2: not found"
+    tried = {"reason": "ErrImagePull", "message": cause}
+    waits = {"reason": "ImagePullBackOff", "message": f'Back-off pulling image "engine:2": ErrImagePull: {cause}'}
+    first, then = (trouble({"state": {"waiting": waiting}}) for waiting in (tried, waits))
+    assert first == then == Trouble(Reason.IMAGE_UNAVAILABLE, f"ErrImagePull: {cause}")
+
+
 def test_an_engine_that_serves_again_is_in_no_trouble() -> None:
     assert trouble({"ready": True, "state": {"running": {}}, "lastState": ended(137, "OOMKilled")}) is None
     assert trouble({"ready": False, "state": {"running": {}}, "lastState": {}}) is None

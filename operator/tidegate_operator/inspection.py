@@ -60,9 +60,17 @@ def find_model(pool: InferencePool, observed: Observed, runtime: Runtime, now: d
     """The model's shape if it is known, else the next step towards it."""
     name = _model_revision_name(pool)
     jobs = observed.of_role(JOB.kind, ROLE_LABEL, INSPECTION_ROLE)
-    others = tuple(each for each in _model_revisions(observed) if each["metadata"]["name"] != name)
-    if (known := _stored(observed.child(CONTROLLER_REVISION.kind, name))) is not None:
+    stored = observed.child(CONTROLLER_REVISION.kind, name)
+    if (known := _stored(stored)) is not None:
+        others = (each for each in _model_revisions(observed) if each["metadata"]["name"] != name)
         return _resolved(pool, known, delete=(*jobs, *others))
+    found = _look(pool, observed, jobs, runtime, now)
+    return found if stored is None else replace(found, delete=(*found.delete, stored))  # its name is for the new one
+
+
+def _look(
+    pool: InferencePool, observed: Observed, jobs: tuple[Manifest, ...], runtime: Runtime, now: datetime
+) -> ModelFinding:
     if observed.is_claim_missing:
         message = f"PersistentVolumeClaim {pool.spec.model.claim} does not exist in namespace {pool.metadata.namespace}"
         return ModelFinding(

@@ -140,6 +140,23 @@ def test_an_inspection_that_gets_no_pod_says_where_the_reason_is(seconds: float,
     assert (f"`kubectl describe job {waiting.name} -n team`" in model.message) is (reason is Reason.PODS_REFUSED)
 
 
+def test_an_answer_that_cannot_be_read_any_more_makes_room_for_the_next_one() -> None:
+    observed = settled()
+    damaged = tuple(
+        {**each, "data": {"uri": "pvc://models/qwen", "shape": {"of": "another operator"}}}
+        if each["kind"] == "ControllerRevision" and "-model-" in each["metadata"]["name"] else each
+        for each in observed.children
+    )  # fmt: skip
+    observed = replace(observed, children=damaged)
+    asks = step(observed)
+    assert [each["kind"] for each in asks.delete] == ["ControllerRevision"]
+    assert [title.split()[0] for title in titles(asks)] == ["Job"]
+    answered = replace(carried_out(observed, asks), inspections=(inspected(),))
+    assert any("-model-" in title for title in titles(step(answered)))
+    known = step(carried_out(answered, step(answered)))
+    assert (titles(known), [each["kind"] for each in known.delete]) == ([], ["Job"]), "it is done, and its Job goes"
+
+
 def test_a_corrected_node_selector_is_a_new_inspection() -> None:
     stuck = inspected(is_finished=False, finished_at=None, termination=None)
     (job,) = step(Observed(inspections=(stuck,)), pod={"nodeSelector": {"gpu": "a100"}}).apply

@@ -71,7 +71,10 @@ async def _mark(kube: Kube, namespace: str, mark: Mark) -> None:
 async def _protect(kube: Kube, namespace: str, protection: Protection) -> None:
     annotations = {key: DO_NOT_DISRUPT[key] if protection.is_on else None for key in protection.keys}
     annotations[PROTECTED_ANNOTATION] = "true" if protection.is_on else None
-    await _patch(kube, namespace, protection.pod, {"annotations": annotations})
+    try:
+        await _patch(kube, namespace, protection.pod, {"annotations": annotations})
+    except Forbidden as error:  # a policy knows better, and the pool goes on without
+        _log.warning("pod %s/%s is not protected: %s", namespace, protection.pod.name, error)
 
 
 async def _patch(kube: Kube, namespace: str, pod: Pod, metadata: Manifest) -> None:

@@ -1,5 +1,6 @@
 """Which replicas autoscalers of nodes are asked to leave alone, and that the answer settles."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -8,9 +9,12 @@ import pytest
 
 from pools import NOW, SETTINGS, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.apply import apply
+from tidegate_operator.errors import Forbidden
 from tidegate_operator.observed import Pod, Trouble, read_pod
-from tidegate_operator.plan import plan
+from tidegate_operator.plan import Plan, plan
 from tidegate_operator.protection import DO_NOT_DISRUPT, plan_protection
+from tidegate_operator.resources import Manifest, Resource
 
 LOADING = pod(ready_since=None, scheduled_at=NOW)
 DRAINING = pod(draining_since=NOW - timedelta(seconds=5), is_serving=False)
@@ -59,3 +63,16 @@ def manifest(annotations: dict[str, str]) -> dict[str, Any]:
 def test_only_our_own_mark_says_that_we_protected_it() -> None:
     assert read_pod(manifest({"tidegate.dev/protected": "true"})).is_protected
     assert not read_pod(manifest(DO_NOT_DISRUPT)).is_protected, "a person did that, and we never take it away"
+
+
+class Policy:
+    """An API server whose admission forbids these annotations."""
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
+        raise Forbidden(f"{name}: admission webhook denied the request", 403)
+
+
+def test_a_policy_that_forbids_the_marks_leaves_the_pool_reconciled(caplog: pytest.LogCaptureFixture) -> None:
+    steps = Plan("team", protect=plan_protection((LOADING,), {}))
+    assert asyncio.run(apply(Policy(), None, steps)) == ()  # type: ignore[arg-type]
+    assert "pod team/chat-a is not protected: chat-a: admission webhook denied the request" in caplog.text

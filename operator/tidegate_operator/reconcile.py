@@ -21,7 +21,8 @@ from tidegate_operator.metrics import Pools
 from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
 from tidegate_operator.observe import observe, observe_pool
-from tidegate_operator.plan import PlanSettings, plan
+from tidegate_operator.observed import Observed
+from tidegate_operator.plan import Plan, PlanSettings, Refusal, plan
 from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.quotas import QuotaCache
 from tidegate_operator.schedule import Key
@@ -64,16 +65,7 @@ class Reconciler:
         observed = replace(observed, around=await self.surroundings.around(pool), quotas=quotas)
         now = self.clock()
         settings = self.settings()
-        steps = plan(pool, observed, settings, now)
-        if steps.begins_rollout:  # what is free now decides how it goes
-            observed = replace(observed, nodes=await self.nodes.nodes(FRESH_NODES_SECONDS))
-            steps = plan(pool, observed, settings, now)
-        if observed.quotas and steps.orders_more:
-            fresh = await self.quotas.of(pool.metadata.namespace, max_age_seconds=0.0)  # our last order may be in it
-            observed = replace(observed, quotas=fresh)
-            steps = plan(pool, observed, settings, now)
-        if refused := await rehearse(self.kube, steps):
-            steps = plan(pool, observed, settings, now, may_roll=False)
+        observed, steps, refused = await self._plan(pool, observed, settings, now)
         if not steps.is_satisfied:
             _log.info("%s/%s: %s", *key, str(steps).replace("\n", ", "))
         refusals = refused + await apply(self.kube, self.engines, steps)
@@ -92,6 +84,27 @@ class Reconciler:
         _log_reporting(key, pool.status, new)
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
         return steps.requeue_after_seconds
+
+    async def _plan(
+        self, pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime
+    ) -> tuple[Observed, Plan, tuple[Refusal, ...]]:
+        """A plan of what is free now where it begins a rollout or orders replicas, with what was observed for it.
+
+        A template that the API server refuses begins nothing, at no look: so it is rehearsed first.
+        """
+        steps = plan(pool, observed, settings, now)
+        refused = await rehearse(self.kube, steps)
+        if steps.begins_rollout and not refused:
+            observed = replace(observed, nodes=await self.nodes.nodes(FRESH_NODES_SECONDS))
+            rehearsed, steps = steps.revisions.apply, plan(pool, observed, settings, now)
+            refused = await rehearse(self.kube, steps) if steps.revisions.apply != rehearsed else ()
+        if refused:
+            steps = plan(pool, observed, settings, now, may_roll=False)
+        if observed.quotas and steps.orders_more:
+            fresh = await self.quotas.of(pool.metadata.namespace, max_age_seconds=0.0)  # our last order may be in it
+            observed = replace(observed, quotas=fresh)
+            steps = plan(pool, observed, settings, now, may_roll=not refused)
+        return observed, steps, refused
 
     async def _tell(self, pool: InferencePool, notes: tuple[Note, ...], now: datetime) -> None:
         """Events are a courtesy: one that cannot be written is logged and never repeats a reconcile."""

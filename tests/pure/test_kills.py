@@ -23,14 +23,15 @@ from pools import IDLE, SETTINGS, pool_manifest
 from shapes import shape_of
 from tidegate_operator.cache import Cache
 from tidegate_operator.cached_kube import CachedKube
+from tidegate_operator.errors import Invalid
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, ENGINE_ROLE, ROLE_LABEL, TEMPLATE_LABEL
 from tidegate_operator.metrics import Pools
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.observed import Pod
+from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache
+from tidegate_operator.observed import Node, Pod
 from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.quotas import QuotaCache
-from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.reconcile import FRESH_NODES_SECONDS, Reconciler
 from tidegate_operator.resources import DEPLOYMENT, EVENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Manifest
 from tidegate_operator.scrape import Answers
 from tidegate_operator.surroundings import Surroundings
@@ -261,6 +262,39 @@ def test_a_second_run_without_any_word_from_a_watch_writes_nothing_twice() -> No
         if world.kube.version == version:
             return
     raise AssertionError("it never rests")
+
+
+class Looks(NodeCache):
+    """How old what is known of nodes might be, look by look."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryKube(), is_allowed=False)
+        self.max_ages: list[float] = []
+
+    async def nodes(self, max_age_seconds: float = NODES_TTL_SECONDS) -> tuple[Node, ...] | None:
+        self.max_ages.append(max_age_seconds)
+        return None
+
+
+def test_a_template_that_is_refused_again_and_again_makes_nobody_look_at_every_node_again() -> None:
+    world = settled_world()
+    process = world.start()
+    looks = process.reconciler.nodes = Looks()
+    roll(world)
+
+    def refuse(call: str) -> None:
+        if call == "rehearse":
+            raise Invalid("a policy says no", 422)
+
+    world.kube.before = refuse
+    for _ in range(3):
+        world.kube.fill(process.cache)
+        asyncio.run(process._reconcile())
+    assert looks.max_ages == [NODES_TTL_SECONDS] * 3
+
+    world.kube.before = lambda _: None
+    asyncio.run(process._reconcile())
+    assert looks.max_ages[-1] == FRESH_NODES_SECONDS, "what is free now decides how the rollout goes"
 
 
 def die_at(world: World, number: int) -> None:

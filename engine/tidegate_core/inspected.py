@@ -41,7 +41,8 @@ class Inspected:
     def from_json(cls, text: str) -> Self:
         """Raises UnsupportedShape."""
         shape = ModelShape.from_json(text)
-        match json.loads(text).get("hub"):
+        hub = json.loads(text).get("hub")
+        match {"file": None, **hub} if isinstance(hub, dict) else hub:  # a store may drop what is null
             case {"repo": str(repo), "commit": str(commit), "file": str() | None as file, "downloadBytes": int(size)}:
                 return cls(shape, Snapshot(repo, commit, file), size)
             case None:

@@ -17,6 +17,8 @@ COMMIT = "a" * 40
 def test_an_answer_about_a_hubs_model_survives_its_journey(file: str | None) -> None:
     answer = Inspected(shape_of(), Snapshot("org/name", COMMIT, file), 123)
     assert Inspected.from_json(answer.to_json()) == answer
+    stored = {name: value for name, value in answer.hub_document().items() if value is not None}
+    assert Inspected.from_json(json.dumps(json.loads(answer.to_json()) | {"hub": stored})) == answer
     assert len(answer.to_json().encode()) <= MAX_JSON_BYTES
     assert ModelShape.from_json(answer.to_json()) == answer.shape, "an older reader sees the shape"
 

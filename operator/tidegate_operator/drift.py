@@ -13,6 +13,8 @@ from tidegate_operator.manifests.labels import APPLIED_ANNOTATION
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.resources import Manifest
 
+_MERGE_KEYS = ("mountPath", "name")  # of the lists that others may add to: volume mounts; containers, variables, ports
+
 
 def stamped(manifest: Manifest) -> Manifest:
     """The manifest with its own hash as an annotation."""
@@ -33,12 +35,17 @@ def _contains(live: object, wanted: object) -> bool:
             _contains(live.get(key), value) for key, value in wanted.items() if not _is_empty(value) or key in live
         )
     if isinstance(wanted, Sequence) and not isinstance(wanted, str):
-        return (
-            isinstance(live, Sequence)
-            and len(live) == len(wanted)
-            and all(_contains(have, want) for have, want in zip(live, wanted, strict=True))
-        )
+        return isinstance(live, Sequence) and _contains_items(live, wanted)
     return False
+
+
+def _contains_items(live: Sequence[object], wanted: Sequence[object]) -> bool:
+    """Lists whose items have names are merged by them, so others may have put theirs in between: a variable, a port."""
+    for key in _MERGE_KEYS:
+        if wanted and all(isinstance(each, Mapping) and key in each for each in wanted):
+            known = {each[key]: each for each in live if isinstance(each, Mapping) and key in each}
+            return all(_contains(known.get(each[key]), each) for each in wanted if isinstance(each, Mapping))
+    return len(live) == len(wanted) and all(_contains(have, want) for have, want in zip(live, wanted, strict=True))
 
 
 def _is_empty(value: object) -> bool:

@@ -306,6 +306,26 @@ def test_an_object_without_a_field_that_we_stopped_asking_for_is_applied_again()
     assert not is_satisfied(stamped({"metadata": {"name": "x"}, "spec": {"a": 1}}), live)
 
 
+def test_what_others_put_into_lists_that_go_by_names_is_left_to_them() -> None:
+    ours = {"name": "engine", "args": ["serve"], "env": [{"name": "HOME", "value": "/tmp"}],
+            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}]}  # fmt: skip
+    wanted = stamped({"metadata": {"name": "x"}, "spec": {"containers": [ours], "tolerations": [{"key": "gpu"}]}})
+    theirs = {
+        **ours,
+        "env": [{"name": "FOO", "value": "bar"}, *ours["env"]],
+        "volumeMounts": [{"name": "tmp", "mountPath": "/var/tmp"}, *ours["volumeMounts"]],
+    }
+
+    def is_left(**spec: Any) -> bool:
+        return is_satisfied(wanted, {**wanted, "spec": {**wanted["spec"], **spec}})
+
+    assert is_left(containers=[{"name": "mesh"}, theirs])
+    assert not is_left(containers=[{"name": "mesh"}])
+    assert not is_left(containers=[{**theirs, "env": [{"name": "HOME", "value": "/root"}]}])
+    assert not is_left(containers=[{**theirs, "args": ["serve", "--more"]}]), "a list without names is all ours"
+    assert not is_left(tolerations=[{"key": "gpu"}, {"key": "more"}])
+
+
 def test_empty_values_that_the_server_drops_are_no_difference() -> None:
     wanted = stamped({"metadata": {"name": "x"}, "spec": {"a": 1, "empty": {}}})
     assert is_satisfied(wanted, {"metadata": wanted["metadata"], "spec": {"a": 1}})

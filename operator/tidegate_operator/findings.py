@@ -134,7 +134,7 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
     if replicas.num_updated < replicas.num_live:
         counted = f"{replicas.num_updated} of {replicas.num_live} replicas have the current template"
         how = f" ({plan.rollout.strategy}: {plan.rollout.memory.why})" if plan.rollout else ""
-        return Finding(kind, "True", Reason.ROLLING_OUT, counted + how + _wait_for(pool, replicas))
+        return Finding(kind, "True", Reason.ROLLING_OUT, counted + how + _wait_for(pool, replicas) + _pause(pool, plan))
     if replicas.num_live != size.num_desired:
         return Finding(kind, "True", Reason.SCALING, f"{replicas.num_live} of {size.num_desired} replicas exist")
     if replicas.num_ready < size.num_desired:
@@ -143,6 +143,11 @@ def _progressing(pool: InferencePool, plan: Plan, replicas: Replicas) -> Finding
     if reason := _held_back(plan):
         return Finding(kind, "False", reason, "the change was not rolled out")
     return Finding(kind, "True", Reason.UP_TO_DATE, "every replica has the current template")
+
+
+def _pause(pool: InferencePool, plan: Plan) -> str:
+    is_paused = plan.rollout is not None and plan.rollout.is_paused
+    return f"; its Deployment is paused: kubectl rollout resume deployment/{pool.metadata.name}" if is_paused else ""
 
 
 def _wait_for(pool: InferencePool, replicas: Replicas) -> str:

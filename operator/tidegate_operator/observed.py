@@ -166,6 +166,7 @@ class DeploymentFacts:
     is_settled: bool  # its controller has seen the spec, and every pod has the current template
     refusal: str  # why its pods cannot be created, in the API server's words; empty where they can
     refused_since: datetime | None = None
+    is_paused: bool = False  # by a person: its controller makes no pod of a new template
 
 
 @dataclass(frozen=True)
@@ -293,6 +294,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
         is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
         refusal=failure.get("message", "") if failure.get("status") == "True" else "",
         refused_since=_optional_time(failure.get("lastTransitionTime")) if failure.get("status") == "True" else None,
+        is_paused=spec.get("paused", False),
     )
 
 

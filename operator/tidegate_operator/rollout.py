@@ -93,6 +93,7 @@ class Rollout:
     strategy: RolloutStrategy
     memory: RolloutMemory
     failing: Trouble | None = None  # the wanted template fails, and there is none to go back to
+    is_paused: bool = False  # the Deployment, by a person
 
     @property
     def given_up(self) -> Cause | None:
@@ -140,6 +141,7 @@ def plan_rollout(
         strategy=strategy,
         memory=RolloutMemory(why=why[:MAX_WHY_CHARACTERS], good=good, given_up=given_up),
         failing=failure if failure and failure.is_late else None,
+        is_paused=before.facts is not None and before.facts.is_paused,
     )
 
 

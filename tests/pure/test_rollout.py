@@ -362,6 +362,18 @@ def test_a_new_replica_that_waits_for_what_old_ones_hold_is_not_insisted_on_whil
     assert deployment(freed)["spec"]["replicas"] == 1, "so that the one old replica may go, and its successor starts"
 
 
+def test_a_rollout_that_a_person_paused_says_how_it_goes_on() -> None:
+    observed = rolling(starting())
+    found = deployment(observed)
+    paused = {**found, "spec": {**found["spec"], "paused": True}}
+    others = tuple(each for each in observed.children if each["kind"] != "Deployment")
+    subject, halted = pool(**CHANGED), replace(observed, children=(*others, paused))
+    for each, is_told in ((observed, False), (halted, True)):
+        said = status(subject, each, step(each, **CHANGED), (), NOW).condition(ConditionType.PROGRESSING)
+        assert said is not None
+        assert ("is paused: kubectl rollout resume deployment/chat" in said.message) is is_told
+
+
 def test_nobody_drains_during_a_rollout() -> None:
     manual = {"scaling": {"mode": "Manual"}, "replicas": 2}
     observed = replace(rolling(starting(), num_old=2, **manual), loads={"old-0": load(), "old-1": load()})

@@ -30,7 +30,7 @@ def read_manifest(document: object, *, source: str) -> InferencePool:
 
 
 def _read(document: dict[str, Any], source: str) -> InferencePool:
-    place = ("spec",)
+    place: tuple[str, ...] = ("spec",)
     try:
         spec = InferencePoolSpec.model_validate(
             document.get("spec") or {}, extra="forbid", by_alias=True, by_name=False

@@ -12,6 +12,7 @@ from tidegate_operator.kube import Kube
 from tidegate_operator.manifests.labels import (
     DELETION_COST_ANNOTATION,
     DRAINING_SINCE_ANNOTATION,
+    POOL_LABEL,
     PROTECTED_ANNOTATION,
     SERVING_LABEL,
 )
@@ -47,6 +48,8 @@ async def rehearse(kube: Kube, plan: Plan) -> tuple[Refusal, ...]:
 
 async def _write(kube: Kube, manifest: Manifest, *, is_rehearsal: bool = False) -> Refusal | None:
     title, is_optional = f"{manifest['kind']} {manifest['metadata']['name']}", resource_of(manifest) in OPTIONAL
+    if not is_optional and await _is_somebody_elses(kube, manifest):
+        return Refusal(title, "it is there and belongs to somebody else; rename the pool, or delete it")
     try:
         await kube.apply(manifest, is_rehearsal=is_rehearsal)
     except (Invalid, Forbidden, BadRequest) as error:
@@ -56,6 +59,17 @@ async def _write(kube: Kube, manifest: Manifest, *, is_rehearsal: bool = False) 
             raise
         return Refusal(title, str(error), is_optional)  # its API was uninstalled since we looked
     return None
+
+
+async def _is_somebody_elses(kube: Kube, manifest: Manifest) -> bool:
+    """A write is forced and would take it over. What we made is in the cache: only before a new child is it asked."""
+    wanted = manifest["metadata"]
+    found = await kube.get(resource_of(manifest), wanted["namespace"], wanted["name"])
+    if found is None:
+        return False
+    has_label = found["metadata"].get("labels", {}).get(POOL_LABEL) == wanted["labels"][POOL_LABEL]
+    owners = {owner["uid"] for owner in wanted.get("ownerReferences", ())}
+    return not has_label and owners.isdisjoint(each["uid"] for each in found["metadata"].get("ownerReferences", ()))
 
 
 async def _mark(kube: Kube, namespace: str, mark: Mark) -> None:

@@ -63,11 +63,11 @@ NAMESPACED_RULES = (
     Rule(DEPLOYMENT, ("get", *WATCH, *APPLY)),  # get: whether a stranger has the name
     Rule(SERVICE, ("get", *WATCH, *APPLY)),
     Rule(SERVICE_ACCOUNT, ("get", *WATCH, *APPLY)),
-    Rule(CONTROLLER_REVISION, (*WATCH, *APPLY, "delete")),
-    Rule(CONFIG_MAP, (*WATCH, *APPLY, "delete")),
-    Rule(JOB, (*WATCH, *APPLY, "delete")),
-    Rule(NETWORK_POLICY, (*WATCH, *APPLY, "delete")),
-    Rule(POD_DISRUPTION_BUDGET, (*WATCH, *APPLY, "delete")),
+    Rule(CONTROLLER_REVISION, ("get", *WATCH, *APPLY, "delete")),
+    Rule(CONFIG_MAP, ("get", *WATCH, *APPLY, "delete")),
+    Rule(JOB, ("get", *WATCH, *APPLY, "delete")),
+    Rule(NETWORK_POLICY, ("get", *WATCH, *APPLY, "delete")),
+    Rule(POD_DISRUPTION_BUDGET, ("get", *WATCH, *APPLY, "delete")),
     Rule(POD, (*WATCH, "patch", "delete")),  # a pod that drains is marked, one that starts protected, a dead one goes
     Rule(RESOURCE_QUOTA, ("list",)),  # how many more replicas the namespace may have
     Rule(PERSISTENT_VOLUME_CLAIM, ("get", *WATCH, *APPLY, "delete")),  # whether the user's exists; the pool's own cache

@@ -21,7 +21,7 @@ from tidegate_operator.neighbours import (
     read_scaler,
 )
 from tidegate_operator.plan import Plan, plan
-from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest
+from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest, Resource
 from tidegate_operator.status import status
 
 POOL_TARGET = {"apiVersion": "tidegate.dev/v1alpha1", "kind": "InferencePool", "name": "chat"}
@@ -187,6 +187,9 @@ def test_the_conditions_name_who_disturbs_and_a_pool_with_all_it_asked_for_is_in
 class RefusingKube:
     """An API server that knows no such path."""
 
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+        return None
+
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
         raise NotFound(f"{manifest['kind']}: not found", 404)
 
@@ -201,6 +204,6 @@ def test_an_object_for_others_that_is_refused_leaves_the_pool_as_good_as_it_is()
     found = {each.type: each for each in new.conditions}
     assert (found["Integrated"].status, found["Integrated"].reason) == ("False", "ApplyFailed")
     assert "Stalled" not in found
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat"}}
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "chat", "namespace": "team"}}
     with pytest.raises(NotFound):
         asyncio.run(apply(RefusingKube(), None, Plan("team", apply=(service,))))  # type: ignore[arg-type]

@@ -23,6 +23,10 @@ def _camel(name: str) -> str:
 
 _CAMEL: "ConfigDict" = {"alias_generator": _camel, "validate_by_name": True}
 MAX_JSON_BYTES = 4096  # what the kubelet keeps of a termination message
+MOST_IN_A_DIMENSION = 2**32
+MOST_VALUES_OF_A_TOKEN = 2**40  # keys or values over all layers of a group
+MOST_IN_ALL = 2**53  # parameters or bytes: exact in every JSON reader, and no status holds more than 64 bits
+MAX_ARCHITECTURE_CHARACTERS, MAX_DTYPE_CHARACTERS = 128, 32  # as in a pool's status
 
 
 class LayerKind(StrEnum):
@@ -62,7 +66,11 @@ class AttentionGroup:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        _require_positive(self, "num_layers", "num_kv_heads", "head_dim")
+        _require_count(self, "num_layers", "num_kv_heads", "head_dim", most=MOST_IN_A_DIMENSION)
+        if self.num_layers * self.num_kv_heads * self.head_dim > MOST_VALUES_OF_A_TOKEN:
+            raise UnsupportedShape("AttentionGroup keeps more for a token than any model does")
+        if self.window is not None:
+            _require_count(self, "window", most=MOST_IN_A_DIMENSION)
         if (self.kind is LayerKind.WINDOW) != (self.window is not None):
             raise UnsupportedShape(f"{self.num_layers} layers of kind '{self.kind}' with window {self.window}")
 
@@ -81,7 +89,9 @@ class WeightGroup:
     width: int | None = None  # columns of each matrix, which decide about padding; vectors have none
 
     def __post_init__(self) -> None:
-        _require_positive(self, "num_elements", "num_bytes")
+        _require_count(self, "num_elements", "num_bytes", most=MOST_IN_ALL)
+        if self.width is not None:
+            _require_count(self, "width", most=MOST_IN_A_DIMENSION)
 
 
 @dataclass(frozen=True)
@@ -104,8 +114,11 @@ class ModelShape:
     fingerprint: str  # changes when the model's files change
 
     def __post_init__(self) -> None:
-        _require_positive(self, "num_parameters", "hidden_size", "intermediate_size", "vocab_size")
-        _require_positive(self, "num_attention_heads", "max_context")
+        _require_count(self, "num_parameters", most=MOST_IN_ALL)
+        _require_count(self, "hidden_size", "intermediate_size", "vocab_size", most=MOST_IN_A_DIMENSION)
+        _require_count(self, "num_attention_heads", "max_context", most=MOST_IN_A_DIMENSION)
+        if len(self.architecture) > MAX_ARCHITECTURE_CHARACTERS or len(self.dtype) > MAX_DTYPE_CHARACTERS:
+            raise UnsupportedShape("ModelShape: its architecture or dtype is no name")
         if not self.attention or not self.weights:
             raise UnsupportedShape(f"{self.architecture}: a shape needs at least one attention and one weight group")
 
@@ -137,8 +150,10 @@ def _adapter() -> "TypeAdapter[ModelShape]":
     return TypeAdapter(ModelShape)
 
 
-def _require_positive(instance: object, *names: str) -> None:
+def _require_count(instance: object, *names: str, most: int) -> None:
     for name in names:
         value = getattr(instance, name)
         if value < 1:
             raise UnsupportedShape(f"{type(instance).__name__}.{name} is {value}; it must be at least 1")
+        if value > most:
+            raise UnsupportedShape(f"{type(instance).__name__}.{name} is over {most:,}; no model has as much")

@@ -21,6 +21,7 @@ UNDRAIN_PATH = "/undrain"
 
 
 MAX_COUNT = 2**53  # exact in every JSON reader; a report with more is nonsense
+MAX_START_SECONDS = 10**9  # it becomes whole seconds in a status, which hold no more than 64 bits
 
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
@@ -58,8 +59,12 @@ class EngineSizing(_Wire):
 class StartReport(_Wire):
     """How long this process took until it could serve, by itself: scheduling and pulling came before."""
 
-    load_seconds: float = Field(ge=0, description="from the process's start to weights, tokenizer and KV pool")
-    warm_up_seconds: float = Field(ge=0, description="first steps, which allocate and on a GPU compile")
+    load_seconds: float = Field(
+        ge=0, le=MAX_START_SECONDS, description="from the process's start to weights, tokenizer and KV pool"
+    )
+    warm_up_seconds: float = Field(
+        ge=0, le=MAX_START_SECONDS, description="first steps, which allocate and on a GPU compile"
+    )
 
 
 class LoadReport(_Wire):

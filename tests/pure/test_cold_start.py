@@ -4,6 +4,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+from pydantic import ValidationError
+
 from pools import NOW, load, pod
 from tidegate_core.telemetry import StartReport
 from tidegate_operator.api.status import ColdStartStatus
@@ -107,3 +110,8 @@ def test_clocks_of_nodes_that_differ_make_no_negative_phase() -> None:
     start, report = started("a")
     early = measured((replace(start, scheduled_at=start.created_at - timedelta(seconds=3)), report))
     assert early.phases.schedule_seconds == 0
+
+
+def test_a_start_longer_than_any_status_can_say_is_no_report() -> None:
+    with pytest.raises(ValidationError):
+        StartReport(load_seconds=1e300, warm_up_seconds=0)

@@ -1,5 +1,7 @@
 """Kernels compiled at start equal what they stand in for, over every kind of shape, and never feel neighbours."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -174,6 +176,14 @@ def test_gates_equal_their_plain_steps_from_very_small_to_very_large(kernel, pla
     expected = plain(x.clone())
     torch.testing.assert_close(gated(x), expected, rtol=1e-5, atol=1e-6, equal_nan=True)
     assert expected[0, 0].isnan()
+
+
+def test_where_there_can_be_no_kernels_it_says_why():
+    here, instructions = Path("libgomp.so"), ("sse2", "avx2", "f16c", "fma")
+    assert catalog.why_none(here, instructions) is None
+    assert catalog.why_none(here, None) == "numba is not installed"
+    assert catalog.why_none(here, ("sse2", "avx2")) == "this CPU lacks f16c, fma"
+    assert catalog.why_none(None, instructions) == "torch's threads are not those of one libgomp"
 
 
 def test_there_are_no_kernels_where_torch_has_other_threads_than_libgomp(tmp_path):

@@ -5,9 +5,10 @@ result is wrong: then whatever it is the faster form of serves.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache, partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,13 +38,26 @@ log = logging.getLogger(__name__)
 @cache
 def team() -> Team | None:
     """The threads that kernels run on; None where there can be no kernels."""
-    libgomp = loaded_libgomp()
-    if libgomp is None or find_spec("numba") is None:
-        return None
+    libgomp, has_numba = loaded_libgomp(), find_spec("numba") is not None
+    lacks = why_none(libgomp, _instructions() if has_numba else None)
+    if lacks is not None:
+        log.warning("no kernels of our own: %s; steps take up to twice as long", lacks)
+    return None if libgomp is None or lacks is not None else Team(libgomp)
+
+
+def why_none(libgomp: Path | None, instructions: Collection[str] | None) -> str | None:
+    """What is missing, if anything. `instructions` are the CPU's as LLVM calls them; None: there is no numba to ask."""
+    if instructions is None:
+        return "numba is not installed"
+    if missing := [name for name in INSTRUCTIONS if name not in instructions]:
+        return f"this CPU lacks {', '.join(missing)}"
+    return "torch's threads are not those of one libgomp" if libgomp is None else None
+
+
+def _instructions() -> Collection[str]:
     from llvmlite.binding import get_host_cpu_features
 
-    features = get_host_cpu_features()
-    return Team(libgomp) if all(features.get(name) for name in INSTRUCTIONS) else None
+    return [name for name, is_there in get_host_cpu_features().items() if is_there]
 
 
 @cache

@@ -53,12 +53,11 @@ from tidegate_operator.rollout import (
     plan_rollout,
     replicas_while_replacing,
 )
-from tidegate_operator.scale import ScaleTiming, Size, choose_size
+from tidegate_operator.scale import ScaleTiming, Size, choose_size, look_seconds
 from tidegate_operator.scaledown import Mark, ScaleDown, plan_scale_down
 
 LEFTOVER_POLL_SECONDS = 1.0
 NO_REVISIONS = Revisions(None)
-UNTIL_RESYNC_SECONDS = float("inf")
 START_POLL_SECONDS = 10.0  # watches tell when something happens; this is for what they missed
 
 
@@ -302,7 +301,7 @@ def _deployed(
         findings.model.requeue_after_seconds,
         down.requeue_after_seconds,
         LOOK_SECONDS if held_by_quota else None,
-        _look_seconds(observed, size, settings.timing),
+        look_seconds(observed, size, settings.timing),
     )
     return Plan(
         pool.metadata.namespace,
@@ -429,13 +428,6 @@ def _unused_config_maps(pool: InferencePool, observed: Observed, revisions: Revi
     names = revisions.config_maps | ({wanted["metadata"]["name"]} if wanted else set())
     live = observed.of_role(CONFIG_MAP.kind, ROLE_LABEL, CHAT_TEMPLATE_ROLE)
     return tuple(each for each in live if each["metadata"]["name"] not in names)
-
-
-def _look_seconds(observed: Observed, size: Size, timing: ScaleTiming) -> float:
-    """Engines are asked again and again, and a start has a deadline; without any pod on a node, watches tell."""
-    if not any(pod.node or pod.is_running for pod in observed.pods):
-        return UNTIL_RESYNC_SECONDS
-    return timing.interval_seconds if size.is_busy else timing.idle_interval_seconds
 
 
 def _notes(size: Size, down: ScaleDown, facts: DeploymentFacts | None) -> tuple[Note, ...]:

@@ -7,6 +7,7 @@ replicas, so that neither a restart nor a failed status write loses a decision.
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 
 from tidegate_core.samples import History, Memory, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
@@ -22,6 +23,7 @@ from tidegate_operator.observed import DeploymentFacts, Observed, Pod
 from tidegate_operator.quota import NO_QUOTA, Room
 from tidegate_operator.silence import has_metrics, silence
 
+UNTIL_RESYNC_SECONDS = float("inf")
 MIN_ROUND_SECONDS = 1.0  # events may reconcile a pool many times a second; the scaler needs no finer view
 DEFAULT_COLD_START_SECONDS = 60.0
 MAX_COLD_START_SECONDS = 600.0  # a large model from a slow volume
@@ -41,6 +43,7 @@ class Size:
     silence: str = ""  # which replicas do not report, where that holds the size
     history: History | None = None  # to be kept once the plan was carried out
     is_busy: bool = False  # load is there or replicas could go: look often
+    calm_seconds: float = float("inf")  # since anything was seen to move; of a pool that does not scale it is not asked
 
     @property
     def is_change(self) -> bool:
@@ -52,7 +55,7 @@ class ScaleTiming:
     """How often engines are asked."""
 
     interval_seconds: float = 5.0
-    idle_interval_seconds: float = 30.0
+    idle_interval_seconds: float = 60.0  # in the long run; it begins with the other and doubles
 
     @property
     def stale_seconds(self) -> float:
@@ -113,7 +116,8 @@ def _automatic(
     )
     decision = decide(history, rules, now.timestamp())
     low, _ = pool.spec.bounds
-    latest = history.rounds[-1].samples.values()
+    newest_round = history.rounds[-1]
+    latest = newest_round.samples.values()
     recent = history.since(now.timestamp() - timing.stale_seconds)
     is_heard = has_metrics(recent)
     limit, message = _limit(pool, observed, decision, most, room)
@@ -128,7 +132,26 @@ def _automatic(
         silence=silence(recent) if is_heard is False else "",
         history=history.remember(decision.memory),
         is_busy=any(sample.running or sample.waiting for sample in latest) or decision.desired > low,
+        calm_seconds=_calm_seconds((*(observed.history.rounds if observed.history else ()), newest_round), now),
     )
+
+
+def look_seconds(observed: Observed, size: Size, timing: ScaleTiming) -> float:
+    """Until engines are asked again: soon under load, then as long as it has been calm, so each wait is twice the last.
+
+    Without any pod on a node there is nobody to ask, and watches tell.
+    """
+    if not any(pod.node or pod.is_running for pod in observed.pods):
+        return UNTIL_RESYNC_SECONDS
+    if size.is_busy:
+        return timing.interval_seconds
+    return min(timing.idle_interval_seconds, max(timing.interval_seconds, size.calm_seconds))
+
+
+def _calm_seconds(rounds: tuple[Round, ...], now: datetime) -> float:
+    """Since when every replica has said the same: a counter that moves between two looks was a request."""
+    same = takewhile(lambda each: each.samples == rounds[-1].samples, reversed(rounds))
+    return max(0.0, now.timestamp() - min(each.time for each in same))
 
 
 def cold_start_seconds(measured: ColdStartStatus | None) -> float:

@@ -53,8 +53,8 @@ class ScrapeSettings(_Group):
 
     interval_seconds: float = Field(default=5.0, gt=0)
     """Between two scrapes of a pool under load."""
-    idle_interval_seconds: float = Field(default=30.0, gt=0)
-    """Between two scrapes of an idle pool."""
+    idle_interval_seconds: float = Field(default=60.0, gt=0)
+    """Between two scrapes of a pool that has been idle for so long; before that the interval doubles step by step."""
     timeout_seconds: float = Field(default=2.0, gt=0)
     """An engine that has not answered by then is missing from this scrape."""
 

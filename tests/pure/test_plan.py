@@ -104,14 +104,15 @@ def test_tries_come_later_and_later_but_not_later_than_five_minutes() -> None:
 
 
 def test_a_pool_is_asked_for_its_load_in_short_steps_only_while_it_has_a_pod_on_a_node() -> None:
-    idle = SETTINGS.timing.idle_interval_seconds
+    timing = SETTINGS.timing
     assert step(settled()).requeue_after_seconds == float("inf")
     assert step(replace(settled(), pods=(pod(is_running=False, ready_since=None),))).requeue_after_seconds == float(
         "inf"
     )
     starting = pod(is_running=False, ready_since=None, node="gpu-1")
-    assert step(replace(settled(), pods=(starting,))).requeue_after_seconds == idle
-    assert step(replace(settled(), pods=(pod(),), loads={"chat-a": load()})).requeue_after_seconds <= idle
+    assert step(replace(settled(), pods=(starting,))).requeue_after_seconds == timing.interval_seconds
+    serving = replace(settled(), pods=(pod(),), loads={"chat-a": load()})
+    assert step(serving).requeue_after_seconds <= timing.idle_interval_seconds
 
 
 def test_a_fault_stays_known_while_the_next_try_runs() -> None:

@@ -8,6 +8,7 @@ the default executor nor block the event loop. Writes are server-side applies un
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,8 @@ STATUS_MANAGER = "tidegate-status"
 USER_AGENT = "tidegate-operator"
 PAGE_SIZE = 500
 LONGEST_RETRY_AFTER_SECONDS = 300.0
+_APPLY = "application/apply-patch+yaml"
+_NO_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # as they are; escaped they are
 MAX_MESSAGE_CHARACTERS = 512  # bodies of errors reach logs and conditions: clip them
 
 _BY_STATUS: Mapping[int, type[KubeError]] = {
@@ -198,7 +201,7 @@ class ApiServer:
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
         path = _path_of(manifest)
         query = _apply_as(CHILD_MANAGER) | ({"dryRun": "All"} if is_rehearsal else {})
-        return await self._call("PATCH", path, query, manifest, "application/apply-patch+yaml")
+        return await self._call("PATCH", path, query, manifest, _APPLY)
 
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
         query = {"fieldManager": CHILD_MANAGER}
@@ -216,7 +219,7 @@ class ApiServer:
 
     async def patch_status(self, pool: Manifest) -> Manifest:
         path = _path_of(pool, "status")
-        return await self._call("PATCH", path, _apply_as(STATUS_MANAGER), pool, "application/apply-patch+yaml")
+        return await self._call("PATCH", path, _apply_as(STATUS_MANAGER), pool, _APPLY)
 
     async def create(self, manifest: Manifest) -> Manifest:
         path = resource_of(manifest).path(manifest["metadata"]["namespace"])
@@ -238,8 +241,9 @@ class ApiServer:
     ) -> dict[str, Any]:  # JSON from the server
         target = quote(path) + (f"?{urlencode(query)}" if query else "")
         headers = {"Accept": "application/json", "Content-Type": content_type}
+        sent = as_yaml(body) if content_type == _APPLY else body
         request = self._client.param_serialize(
-            method, target, header_params=headers, body=body, auth_settings=["BearerToken"]
+            method, target, header_params=headers, body=sent, auth_settings=["BearerToken"]
         )
         started, code = time.monotonic(), ""
         try:
@@ -268,6 +272,12 @@ def error_of(method: str, path: str, status: int, body: bytes, retry_after: str 
         message, reason = "the answer is not a Kubernetes Status", ""
     said = f"{method} {path}: HTTP {status}: {message[:MAX_MESSAGE_CHARACTERS]}"
     return kind(said, status, reason, _seconds(retry_after))
+
+
+def as_yaml(manifest: Manifest | None) -> bytes:
+    """JSON that is YAML as well: YAML knows no surrogate pairs, so an emoji (of a chat template) stands as it is."""
+    text = json.dumps(manifest, ensure_ascii=False)
+    return _NO_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
 
 def _seconds(retry_after: str | None) -> float:

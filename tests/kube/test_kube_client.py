@@ -85,6 +85,11 @@ def test_applying_twice_moves_nothing_and_keeps_fields_of_others(kube: ApiServer
     assert run(kube.get(CONFIG_MAP, namespace, "x"))["metadata"]["labels"] == {"theirs": "1"}
 
 
+def test_any_text_is_applied_as_it_is(kube: ApiServer, namespace: str) -> None:
+    text = "{{ '\U0001f30a' }}\\ud83c \x01\x7f\x85\u2028\ufeff\ufffe\U0010ffff \n\ttide: #'\""
+    assert run(kube.apply(config_map(namespace, a=text)))["data"] == {"a": text}
+
+
 @pytest.mark.parametrize("resource", [POD, DEPLOYMENT, SERVICE])
 def test_what_is_not_there_is_none_or_empty(kube: ApiServer, namespace: str, resource: Resource) -> None:
     assert run(kube.get(resource, namespace, "nothing")) is None

@@ -17,7 +17,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import JOB, Manifest
 
 DIGEST = f"sha256:{'0' * 64}"

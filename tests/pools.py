@@ -10,7 +10,8 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.observed import Inspection, Observed, Pod, Termination
-from tidegate_operator.plan import Plan, PlanSettings, plan
+from tidegate_operator.plan import Plan, PlanSettings
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 from tidegate_operator.scale import ScaleTiming
 

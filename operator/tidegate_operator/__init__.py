@@ -1,1 +1,1 @@
-"""The control plane: observe.py -> plan.py -> apply.py -> status.py, called by reconcile.py for one pool at a time."""
+"""The control plane: observe.py -> planning.py -> apply.py -> status.py, one pool at a time by reconcile.py."""

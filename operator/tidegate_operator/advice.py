@@ -1,6 +1,6 @@
 """What to change where replicas run out of memory and more of them would not help: numbers for a person. Pure.
 
-Called by plan.py for a pool whose scaler has seen preemptions persist with nobody waiting. The numbers are those of
+Called by planning.py for a pool whose scaler has seen preemptions persist with nobody waiting. The numbers are those of
 the template, so that the advice stands still while load comes and goes.
 """
 

@@ -2,7 +2,7 @@
 
 Each pod is measured once, when it serves: until its engine's start by the API server's times, from there by the
 engine's own clock, so that a pod that drained and came back is measured no differently. What is kept stands in status:
-the newest pods of the newest template. plan.py scales ahead by it, status.py publishes it.
+the newest pods of the newest template. planning.py scales ahead by it, status.py publishes it.
 """
 
 from collections.abc import Iterable

@@ -11,7 +11,8 @@ from hashlib import sha256
 
 from tidegate_operator.manifests.labels import APPLIED_ANNOTATION
 from tidegate_operator.manifests.merge import merge
-from tidegate_operator.resources import Manifest
+from tidegate_operator.observed import Observed
+from tidegate_operator.resources import CONTROLLER_REVISION, JOB, Manifest
 
 _MERGE_KEYS = ("mountPath", "name")  # of the lists that others may add to: volume mounts; containers, variables, ports
 
@@ -25,6 +26,17 @@ def stamped(manifest: Manifest) -> Manifest:
 def is_satisfied(wanted: Manifest, live: Manifest | None) -> bool:
     """`wanted` is stamped."""
     return live is not None and _contains(live, wanted)
+
+
+def missing(observed: Observed, wanted: tuple[Manifest, ...]) -> tuple[Manifest, ...]:
+    """Those that are not so yet. Jobs and revisions never change once they exist."""
+    found = []
+    for manifest in map(stamped, wanted):
+        live = observed.child(manifest["kind"], manifest["metadata"]["name"])
+        is_immutable = manifest["kind"] in (JOB.kind, CONTROLLER_REVISION.kind)
+        if not (is_immutable and live is not None) and not is_satisfied(manifest, live):
+            found.append(manifest)
+    return tuple(found)
 
 
 def _contains(live: object, wanted: object) -> bool:

@@ -1,7 +1,8 @@
 """Engine flags that a pool adds to the operator's own: which may be, why others may not, and where they go. Pure.
 
-plan.py asks before it renders a template, revisions.py adds them, `tidegate plan -f` refuses with the same sentence. A
-flag that the operator sets, or that another field of the spec stands for, is refused: two masters would contradict.
+planning.py asks before it renders a template, rendering.py adds them, `tidegate plan -f` refuses with the same
+sentence. A flag that the operator sets, or that another field of the spec stands for, is refused: two masters would
+contradict.
 """
 
 from tidegate_core.errors import BadLaunch

@@ -1,7 +1,7 @@
 """Pods that have failed for good: kept a while as evidence, then removed; nodes where they pile up are named. Pure.
 
 A node that refuses a pod (UnexpectedAdmissionError after its device plugin restarted, OutOfcpu), or evicts one, leaves
-it behind as Failed. The Deployment makes another, and the API server keeps the dead until there are 12,500. plan.py
+it behind as Failed. The Deployment makes another, and the API server keeps the dead until there are 12,500. planning.py
 asks. The evidence is the pods themselves, so nothing is remembered: a condition shows them while they are there.
 """
 

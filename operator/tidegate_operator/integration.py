@@ -1,5 +1,5 @@
 """What a pool and the neighbours it was made for have to do with each other: children that were asked for, and who
-disturbs. Pure; plan.py applies what it says, findings.py shows it.
+disturbs. Pure; planning.py applies what it says, findings.py shows it.
 
     asked for ─▶ API installed? ─▶ name free? ─▶ child          not asked for (any more) ─▶ the child goes
                      └─ no: said      └─ no: said

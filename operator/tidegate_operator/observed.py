@@ -1,6 +1,6 @@
 """What reconcile knows of one pool's world, as frozen values: pure readers from the API server's JSON to facts.
 
-observe.py does the I/O and calls the readers here; plan.py and status.py read nothing else.
+observe.py does the I/O and calls the readers here; planning.py and status.py read nothing else.
 """
 
 from collections.abc import Mapping

@@ -4,8 +4,8 @@
 
 A node that is removed in the middle of a load costs the whole cold start again, and in the middle of a drain the
 answers that it was meant to save. Written on pods, never into the template, so that nothing rolls and a pool of an
-older operator has it too. A pod that fails is not protected: it would hold its node for ever. plan.py asks, apply.py
-writes.
+older operator has it too. A pod that fails is not protected: it would hold its node for ever. deployed.py asks,
+apply.py writes.
 """
 
 from collections.abc import Mapping

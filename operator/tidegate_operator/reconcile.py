@@ -22,7 +22,8 @@ from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
 from tidegate_operator.observe import observe, observe_pool
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan, PlanSettings, Refusal, plan
+from tidegate_operator.plan import Plan, PlanSettings, Refusal
+from tidegate_operator.planning import plan
 from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.quotas import QuotaCache
 from tidegate_operator.schedule import Key

@@ -1,6 +1,6 @@
 """A pool's pod template as it would be today, with its sizing and its times: what a new revision freezes. Pure.
 
-plan.py renders one when the user's inputs are in no revision yet, `tidegate plan` to show it.
+planning.py renders one when the user's inputs are in no revision yet, `tidegate plan` to show it.
 """
 
 from tidegate_core.fit import Fit

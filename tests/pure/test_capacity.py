@@ -15,7 +15,7 @@ from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer, Page
 from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
 from tidegate_operator.observed import Node, Taint, Trouble, read_node
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import NODE, Manifest, Resource
 from tidegate_operator.status import status
 

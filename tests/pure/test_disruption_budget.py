@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 
 TWO = {"minReplicas": 2, "replicas": 2}
 

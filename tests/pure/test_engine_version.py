@@ -5,7 +5,8 @@ from typing import Any
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan, PlanSettings, plan
+from tidegate_operator.plan import Plan, PlanSettings
+from tidegate_operator.planning import plan
 from tidegate_operator.status import status
 
 NEWER = replace(SETTINGS, engine=replace(SETTINGS.engine, runtime=replace(SETTINGS.engine.runtime, image="engine:2")))

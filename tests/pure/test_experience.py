@@ -9,7 +9,8 @@ from tidegate_operator.api.status import EngineStatus, InferencePoolStatus, Lear
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.experience import learn
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.revisions import read_revision
 from tidegate_operator.status import status
 

@@ -14,7 +14,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.extra_args import FREE, STANDS_FOR, refusal
 from tidegate_operator.fitting import find_fit
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.rendering import engine_launch
 from tidegate_operator.revisions import inputs_hash
 from tidegate_operator.status import status

@@ -9,7 +9,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.failed_pods import MAX_KEPT, judge_failed_pods
 from tidegate_operator.manifests.avoidance import avoiding
 from tidegate_operator.observed import Ending, Observed, Pod, read_pod
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 
 REFUSED = "UnexpectedAdmissionError"

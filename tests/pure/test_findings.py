@@ -11,7 +11,8 @@ from tidegate_operator.api.conditions import BAD_WHEN_TRUE, ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.findings import Finding, Replicas, find_all
 from tidegate_operator.observed import Observed, Trouble
-from tidegate_operator.plan import Refusal, plan
+from tidegate_operator.plan import Refusal
+from tidegate_operator.planning import plan
 
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current
 assert CURRENT is not None

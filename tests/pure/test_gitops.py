@@ -12,7 +12,8 @@ from kstatus import kstatus
 from pools import NOW, SETTINGS, inspected, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.observed import Observed, Pod, Trouble
-from tidegate_operator.plan import Refusal, plan
+from tidegate_operator.plan import Refusal
+from tidegate_operator.planning import plan
 from tidegate_operator.status import status
 
 HEALTH = Path(__file__).parents[2] / "docs/argocd/health.lua"

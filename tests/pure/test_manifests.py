@@ -15,7 +15,8 @@ from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.pod import Runtime, grace_seconds, startup_seconds
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import PlanSettings, plan
+from tidegate_operator.plan import PlanSettings
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 from tidegate_operator.scale import ScaleTiming
 

@@ -14,7 +14,8 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.findings import Replicas, find_all
 from tidegate_operator.observed import Inspection, Node, Observed, Termination, Trouble
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 
 SNAPSHOT = f"Qwen/Qwen3-8B@{COMMIT}"

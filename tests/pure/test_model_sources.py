@@ -16,7 +16,8 @@ from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.observed import Observed, read_pod
-from tidegate_operator.plan import Plan, PlanSettings, plan
+from tidegate_operator.plan import Plan, PlanSettings
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 from tidegate_operator.status import status
 

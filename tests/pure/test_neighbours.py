@@ -20,7 +20,8 @@ from tidegate_operator.neighbours import (
     read_picker,
     read_scaler,
 )
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest, Resource
 from tidegate_operator.status import status
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pools import NOW, SETTINGS, carried_out, pool, settled
 from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
 
 OPERATOR: Manifest = {

@@ -27,7 +27,8 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.fitting import find_fit
 from tidegate_operator.jobs import LONGEST_RETRY_SECONDS
 from tidegate_operator.observed import Node, Observed, Trouble
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 
 
 def titles(steps: Plan) -> list[str]:

@@ -11,7 +11,7 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.devices import PoolDevice, UnknownDevice, find_device
 from tidegate_operator.fitting import find_fit
 from tidegate_operator.observed import Node, Observed, Taint
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 SEVENTH, HALF = "A100-SXM4-80GB-MIG-1g.10gb", "A100-SXM4-80GB-MIG-3g.40gb"

@@ -12,7 +12,8 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.apply import apply
 from tidegate_operator.errors import Forbidden
 from tidegate_operator.observed import Pod, Trouble, read_pod
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.protection import DO_NOT_DISRUPT, plan_protection
 from tidegate_operator.resources import Manifest, Resource
 

@@ -13,7 +13,8 @@ from tidegate_operator.capacity import num_held
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.observed import Node, Observed
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.quota import LOOK_SECONDS, NO_QUOTA, Quota, Room, claim, num_to_order, read_quota, room
 from tidegate_operator.quotas import QUOTAS_TTL_SECONDS, QuotaCache
 from tidegate_operator.resources import Manifest, Resource

@@ -13,7 +13,7 @@ from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadRevision
 from tidegate_operator.manifests.labels import TEMPLATE_LABEL
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.resources import CONTROLLER_REVISION
 from tidegate_operator.revisions import inputs_hash, read_revision
 from tidegate_operator.scale import ScaleTiming

@@ -13,7 +13,8 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.manifests.labels import ROLLOUT_ANNOTATION
 from tidegate_operator.observed import Node, Observed, Pod, Trouble
-from tidegate_operator.plan import Plan, plan
+from tidegate_operator.plan import Plan
+from tidegate_operator.planning import plan
 from tidegate_operator.quota import Quota
 from tidegate_operator.status import status
 

@@ -11,7 +11,7 @@ from tidegate_core.squeeze import CALM_SECONDS, is_squeezed
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.observed import Observed
-from tidegate_operator.plan import plan
+from tidegate_operator.planning import plan
 from tidegate_operator.status import status
 
 NOW = 1_000_000.0

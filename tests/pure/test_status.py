@@ -15,7 +15,8 @@ from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.notes import transition_notes
 from tidegate_operator.observed import Observed, Pod, Trouble
-from tidegate_operator.plan import Refusal, plan
+from tidegate_operator.plan import Refusal
+from tidegate_operator.planning import plan
 from tidegate_operator.status import status, status_manifest
 
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current

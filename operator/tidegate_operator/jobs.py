@@ -13,6 +13,7 @@ from tidegate_operator.observed import HUB_REASONS, Inspection
 
 FIRST_RETRY_SECONDS = 10
 LONGEST_RETRY_SECONDS = 300
+LONGEST_ASKED_SECONDS = 3600  # by a hub; what asks for a year is broken
 JITTER = 0.5  # of a wait for a hub
 NO_POD_SECONDS = 10  # a Job gets its pod within a second, or the API server refuses it
 _REASON_BY_EXIT = {
@@ -63,7 +64,8 @@ def seconds_until_retry(last: Inspection, now: datetime) -> float:
     ended = last.termination
     if ended is not None and ended.exit_code == ExitCode.HUB_UNAVAILABLE:
         words = ended.last_words()
-        wait_seconds = max(wait_seconds, (words.retry_after_seconds if words else 0) or 0)
+        asked_seconds = (words.retry_after_seconds if words else 0) or 0
+        wait_seconds = max(wait_seconds, min(asked_seconds, LONGEST_ASKED_SECONDS))
         wait_seconds *= 1 + JITTER * int(sha256(last.uid.encode()).hexdigest()[:4], 16) / 0xFFFF
     due = (last.finished_at or now) + timedelta(seconds=wait_seconds)
     return max(0.0, (due - now).total_seconds())

@@ -169,6 +169,14 @@ def wait_seconds(subject: InferencePool, observed: Observed) -> float:
     return plan(subject, observed, SETTINGS, NOW).requeue_after_seconds
 
 
+@pytest.mark.parametrize("seconds", [31_536_000, 10**14, 10**400])
+def test_a_hub_that_asks_for_a_year_is_asked_again_within_hours(seconds: int) -> None:
+    subject = hub_pool()
+    words = said("HubThrottled", 7).replace(":7}", f":{seconds}}}")
+    steps = plan(subject, answered(subject, words, ExitCode.HUB_UNAVAILABLE), SETTINGS, NOW)
+    assert 3600 <= steps.requeue_after_seconds <= 2 * 3600
+
+
 def test_a_throttling_hub_is_left_alone_as_long_as_it_asks_and_pools_do_not_return_in_step() -> None:
     subject = hub_pool()
     once = answered(subject, said("HubThrottled", 120), ExitCode.HUB_UNAVAILABLE)

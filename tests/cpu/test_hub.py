@@ -162,6 +162,42 @@ def test_what_is_no_hub_is_unreachable(hub: ModelHub) -> None:
         inspect(Hub("http://127.0.0.1:9"), "hf://tiny/llama", "main")
 
 
+@pytest.mark.parametrize("commit", ["../../../etc", "main", "f" * 39])
+def test_what_is_no_commit_names_no_directory_of_ours(hub: ModelHub, commit: str) -> None:
+    hub.faults.commit = commit
+    with pytest.raises(HubUnreachable, match="tells no commit for tiny/llama@main"):
+        select(Hub(hub.url), LLAMA, "main")
+
+
+def test_another_commit_than_was_asked_for_is_refused(hub: ModelHub) -> None:
+    asked, hub.faults.commit = hub.repositories["tiny/llama"].commit, "f" * 40
+    with pytest.raises(HubUnreachable, match=f"answers with {'f' * 40} for tiny/llama@{asked}"):
+        select(Hub(hub.url), LLAMA, asked)
+
+
+def test_what_is_no_etag_names_no_file_of_ours(hub: ModelHub, tmp_path: Path) -> None:
+    hub.faults.etag = "../../../../elsewhere"
+    with pytest.raises(HubUnreachable, match="tells no ETag for tiny/llama/"):
+        fetched(hub, tmp_path / "deep" / "cache")
+    assert not list(tmp_path.rglob("elsewhere*"))
+
+
+def test_of_a_file_that_does_not_end_no_more_is_taken_than_was_asked_for(hub: ModelHub) -> None:
+    client, commit = Hub(hub.url), hub.repositories["tiny/llama"].commit
+    hub.faults.is_endless = True
+    assert len(client.read("tiny/llama", commit, NEEDED[1], num_bytes=1000)) == 1000
+    with pytest.raises(HubUnreachable, match=r"config\.json does not end"):
+        client.read("tiny/llama", commit, "config.json")
+
+
+@pytest.mark.parametrize("seconds", [99_999_999_999_999, 31_536_000])
+def test_a_wait_that_no_hub_means_is_none(hub: ModelHub, seconds: int) -> None:
+    hub.faults.num_throttled, hub.faults.retry_after_seconds = 1, seconds
+    with pytest.raises(HubThrottled) as refusal:
+        inspect(Hub(hub.url), "hf://tiny/llama", "main")
+    assert refusal.value.retry_after_seconds is None
+
+
 def test_only_what_an_engine_needs_is_fetched_into_the_hubs_own_layout(hub: ModelHub, tmp_path: Path) -> None:
     path = fetched(hub, tmp_path)
     commit = hub.repositories["tiny/llama"].commit

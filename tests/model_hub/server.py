@@ -11,7 +11,7 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -35,6 +35,9 @@ class Faults:
     num_failing_files: int = 0  # the same, while the repository can be listed
     num_cut_short: int = 0  # the connection ends in the middle of a large file
     served_before_cut_bytes: int = 0
+    commit: str = ""  # told instead of the true one, as is the next
+    etag: str = ""
+    is_endless: bool = False  # files, whatever part was asked for
 
 
 @dataclass
@@ -159,7 +162,12 @@ class _Handler(BaseHTTPRequestHandler):
         siblings = [
             {"rfilename": file.name, "size": file.num_bytes, "blobId": file.blob_id} for file in found.files.values()
         ]
-        document = {"id": name, "sha": found.commit, "private": found.is_private, "siblings": siblings}
+        document = {
+            "id": name,
+            "sha": self.server.faults.commit or found.commit,
+            "private": found.is_private,
+            "siblings": siblings,
+        }
         body = json.dumps(document).encode()
         self._send(HTTPStatus.OK, {"Content-Type": "application/json"}, body)
 
@@ -168,9 +176,13 @@ class _Handler(BaseHTTPRequestHandler):
         file = found.files.get(file_name)
         if file is None:
             raise _Refusal(HTTPStatus.NOT_FOUND, "EntryNotFound", "Entry not found")
-        known = {"X-Repo-Commit": found.commit, "ETag": f'"{file.etag}"'}
+        etag = self.server.faults.etag or file.etag
+        known = {"X-Repo-Commit": found.commit, "ETag": f'"{etag}"'}
         if file.is_large:
-            linked = {"X-Linked-Etag": f'"{file.sha256}"', "X-Linked-Size": str(file.num_bytes)}
+            linked = {
+                "X-Linked-Etag": f'"{self.server.faults.etag or file.sha256}"',
+                "X-Linked-Size": str(file.num_bytes),
+            }
             place = {"Location": f"{self.server.storage_url}/storage/{file.sha256}"}
             self._send(HTTPStatus.FOUND, known | linked | place, b"")
         else:
@@ -192,6 +204,9 @@ class _Handler(BaseHTTPRequestHandler):
             if first > last:
                 raise _Refusal(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
             headers = headers | {"Content-Range": f"bytes {first}-{last}/{file.num_bytes}"}
+        if self.server.faults.is_endless and self.command == "GET":
+            self._never_end()
+            return
         self._send_head(status, headers | {"Accept-Ranges": "bytes"}, last - first + 1)
         if self.command == "HEAD":
             return
@@ -205,6 +220,15 @@ class _Handler(BaseHTTPRequestHandler):
                 chunk = stream.read(min(left, CHUNK_BYTES))
                 self.wfile.write(chunk)
                 left -= len(chunk)
+
+    def _never_end(self) -> None:
+        """Until the client has had enough."""
+        self.close_connection = True
+        self.send_response(HTTPStatus.OK)
+        self.end_headers()
+        with suppress(ConnectionError):
+            while True:
+                self.wfile.write(bytes(CHUNK_BYTES))
 
     def _refuse(self, refusal: _Refusal) -> None:
         named = {"X-Error-Code": refusal.code, "X-Error-Message": refusal.message}

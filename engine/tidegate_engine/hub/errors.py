@@ -22,6 +22,7 @@ from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_engine.errors import EngineError
 
 _BAD_TOKEN = "Invalid credentials in Authorization header"  # noqa: S105 - the hub's words, not a token
+MAX_DIGITS = 4  # of a Retry-After in seconds that means something
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -114,7 +115,8 @@ def _refusal(error: HfHubHTTPError, hub: str, repo: str, revision: str, *, has_t
         return TokenInvalid(f"{hub} refuses {repo} (HTTP 403): {_words(error)}; the token needs the right to read it")
     if status == 429:
         seconds = headers.get("Retry-After", "").strip()
-        return HubThrottled(f"{hub} throttles us (HTTP 429)", int(seconds) if seconds.isdecimal() else None)
+        is_number = seconds.isdecimal() and len(seconds) <= MAX_DIGITS
+        return HubThrottled(f"{hub} throttles us (HTTP 429)", int(seconds) if is_number else None)
     return HubUnreachable(f"{hub} fails (HTTP {status}): {_words(error)}")
 
 

@@ -108,10 +108,10 @@ class MemoryKube:
             known = self.objects.get((resource, namespace, name))
             if known is None:
                 raise NotFound(name)
-            if patch["metadata"].get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
+            if patch.get("metadata", {}).get("uid", known["metadata"]["uid"]) != known["metadata"]["uid"]:
                 raise Invalid("metadata.uid")
-            return self.store({**patch, "apiVersion": known["apiVersion"], "kind": known["kind"],
-                               "metadata": {**patch["metadata"], "namespace": namespace, "name": name}})  # fmt: skip
+            metadata = {**patch.get("metadata", {}), "namespace": namespace, "name": name}
+            return self.store({**patch, "apiVersion": known["apiVersion"], "kind": known["kind"], "metadata": metadata})
 
         return self._write("patch", write)
 

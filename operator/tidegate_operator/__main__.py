@@ -194,6 +194,7 @@ def build_queue(
             settings.prices_file,
             ttl_seconds=min(TTL_SECONDS, settings.reconcile.resync_seconds),
         ),
+        versions=kube.versions,
     )
     schedule = Schedule(Timing(resync_seconds=settings.reconcile.resync_seconds))
     return WorkQueue(reconciler, schedule, num_workers=settings.reconcile.workers, watcher=metrics)

@@ -20,6 +20,7 @@ from tidegate_operator.schedule import Key
 
 CACHED = (POOL, *CHILDREN, POD)
 MAX_REMEMBERED_DELETIONS = 10_000
+Versions = tuple[tuple[str, int], ...]  # uid and resourceVersion of each
 
 
 class Entry(NamedTuple):
@@ -81,9 +82,11 @@ class Cache:
 
     def of_pool(self, resource: Resource, namespace: str, pool: str) -> tuple[Manifest, ...]:
         """Objects that carry the pool's label, by name."""
-        entries = self._entries[resource]
-        names = self._of_pool.get((resource, (namespace, pool)), ())
-        return tuple(_read(entries[namespace, name]) for name in sorted(names))
+        return tuple(map(_read, self._labelled(resource, (namespace, pool))))
+
+    def versions(self, key: Key) -> Versions:
+        """Of a pool and of what carries its label: the same as long as nothing of it comes, changes or goes."""
+        return tuple((each.uid, each.version) for resource in CACHED for each in self._labelled(resource, key))
 
     def keys(self, resource: Resource) -> Iterable[Key]:
         return self._entries[resource].keys()
@@ -91,6 +94,11 @@ class Cache:
     def num_bytes(self) -> int:
         """Of text."""
         return sum(len(entry.text) for entries in self._entries.values() for entry in entries.values())
+
+    def _labelled(self, resource: Resource, pool: Key) -> list[Entry]:
+        """By name."""
+        entries = self._entries[resource]
+        return [entries[pool[0], name] for name in sorted(self._of_pool.get((resource, pool), ()))]
 
     def _drop(self, resource: Resource, key: Key) -> None:
         if (entry := self._entries[resource].pop(key, None)) is None:

@@ -8,7 +8,7 @@ are watched and a stranger may have its name. Whoever does not lead may not writ
 import time
 from collections.abc import AsyncIterator, Callable
 
-from tidegate_operator.cache import CACHED, Cache
+from tidegate_operator.cache import CACHED, Cache, Versions
 from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import Kube, Page
 from tidegate_operator.manifests.labels import POOL_LABEL
@@ -35,6 +35,10 @@ class CachedKube:
         self._may_write = may_write
         self._clock = clock
         self._claims: dict[Key, tuple[float, Manifest]] = {}  # of users, with the time when they were read
+
+    def versions(self, key: Key) -> Versions:
+        """Of a pool and all that is known to carry its label."""
+        return self._cache.versions(key)
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
         if resource not in CACHED or namespace is None:

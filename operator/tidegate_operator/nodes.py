@@ -47,7 +47,8 @@ class NodeCache:
         try:
             pages = self._kube.pages(NODE, None)  # thousands of nodes as they are would be hundreds of megabytes
             nodes = [read_node(node) async for page in pages for node in page.items]
-            self._nodes = tuple(await asyncio.gather(*map(self._with_used, nodes)))
+            found = tuple(await asyncio.gather(*map(self._with_used, nodes)))
+            self._nodes = self._nodes if found == self._nodes else found  # the same object is compared in no time
         except Forbidden:
             self._nodes = None
         except KubeError as error:

@@ -6,7 +6,7 @@ need are looked up by name, so that nothing of a stranger is taken over.
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -94,20 +94,30 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     pods = tuple(
         read_pod(pod) for pod in _of_role(all_pods, ENGINE_ROLE) if _controller(pod).get("kind") == REPLICA_SET
     )
-    answers, known_nodes, claim = await asyncio.gather(engines.loads(pods), nodes.nodes(), _claim(kube, pool))
-    has_own_claim = pool.spec.model.claim is not None
-    return Observed(
+    known = Observed(
         children=children,
         strangers=tuple(_title(item) for item in others if _is_in_the_way(item, pool)),
         leftovers=tuple(_title(item) for item in others if _is_leftover(item, pool)),
-        is_claim_missing=has_own_claim and claim is None,
-        cache_claim=None if has_own_claim else claim,
         pods=tuple(sorted(pods, key=lambda pod: pod.name)),
         inspections=_jobs(children, all_pods, INSPECTION_ROLE),
         downloads=_jobs(children, all_pods, DOWNLOAD_ROLE),
-        nodes=known_nodes,
         history=history,
         is_scaled_by_others=seen.is_scaled_by_others,
+    )
+    return await observe_outside(kube, engines, nodes, pool, known)
+
+
+async def observe_outside(
+    kube: Kube, engines: Engines, nodes: NodeCache, pool: InferencePool, known: Observed
+) -> Observed:
+    """With what no watch of ours tells: engines' loads, nodes, and the claim, which may be a user's."""
+    answers, seen_nodes, claim = await asyncio.gather(engines.loads(known.pods), nodes.nodes(), _claim(kube, pool))
+    has_own_claim = pool.spec.model.claim is not None
+    return replace(
+        known,
+        is_claim_missing=has_own_claim and claim is None,
+        cache_claim=None if has_own_claim else claim,
+        nodes=seen_nodes,
         loads=answers.loads,
         failures=answers.failures,
     )

@@ -1,7 +1,8 @@
 """One pool, brought one step closer to its spec: observe -> plan -> apply -> status. Called by the work queue.
 
 Level-triggered: it never asks what happened, only what is. Between calls it remembers nothing that matters but recent
-load reports; everything else is read anew, so it may be killed at any line and started again.
+load reports, and what the last look at a pool at rest was made of (rest.py), which saves the next one; everything else
+is read anew, so it may be killed at any line and started again.
 """
 
 import logging
@@ -14,18 +15,21 @@ from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.apply import apply, rehearse
+from tidegate_operator.cache import Versions
 from tidegate_operator.errors import KubeError, NotFound
 from tidegate_operator.events import EventRecorder
 from tidegate_operator.kube import Kube
 from tidegate_operator.metrics import Pools
 from tidegate_operator.nodes import NodeCache
 from tidegate_operator.notes import Note, transition_notes
-from tidegate_operator.observe import observe, observe_pool
+from tidegate_operator.observe import observe, observe_outside, observe_pool
 from tidegate_operator.observed import Observed
 from tidegate_operator.plan import Plan, PlanSettings, Refusal
 from tidegate_operator.planning import plan
 from tidegate_operator.pool_metrics import PoolMetrics
 from tidegate_operator.quotas import QuotaCache
+from tidegate_operator.rest import Rest
+from tidegate_operator.scale import Size, look_seconds
 from tidegate_operator.schedule import Key
 from tidegate_operator.scrape import Engines
 from tidegate_operator.status import status, status_manifest
@@ -49,9 +53,12 @@ class Reconciler:
     pools: Pools
     details: PoolMetrics
     surroundings: Surroundings
+    versions: Callable[[Key], Versions]  # of the pool's objects as they are known by now
     _histories: dict[Key, tuple[str, History]] = field(default_factory=dict, init=False)  # with the pool's uid
+    _rests: dict[Key, Rest] = field(default_factory=dict, init=False)
 
     async def __call__(self, key: Key) -> float | None:
+        versions, rest = self.versions(key), self._rests.pop(key, None)
         seen = await observe_pool(self.kube, key)
         if seen is None or seen.pool.is_deleting:
             self._histories.pop(key, None)  # owner references do the rest, with or without us
@@ -61,9 +68,13 @@ class Reconciler:
         pool = seen.pool
         uid, history = self._histories.get(key, ("", None))
         known = history if uid == pool.metadata.uid else None  # not that of a deleted pool of this name
+        if rest is not None and rest.versions == versions:
+            seconds = await self._look_again(pool, rest, known)
+            if seconds is not None:
+                self._rests[key] = rest
+                return seconds
         observed = await observe(self.kube, self.engines, self.nodes, seen, known)
-        quotas = await self.quotas.of(pool.metadata.namespace)
-        observed = replace(observed, around=await self.surroundings.around(pool), quotas=quotas)
+        observed = await self._surrounded(pool, observed)
         now = self.clock()
         settings = self.settings()
         observed, steps, refused = await self._plan(pool, observed, settings, now)
@@ -78,13 +89,36 @@ class Reconciler:
                 await self.kube.patch_status(status_manifest(pool, new))
             except NotFound:  # deleted meanwhile
                 return None
-        if steps.size and steps.size.history:
-            self._histories[key] = pool.metadata.uid, steps.size.history
+        self._keep(pool, steps.size)
         self.pools.set(key, new)
         self.details.set(pool, new)
         _log_reporting(key, pool.status, new)
         await self._tell(pool, (*steps.notes, *transition_notes(pool.status, new)), now)
+        rest = Rest.after(versions, pool, observed, settings, steps)
+        if rest is not None and new == pool.status and not refusals:
+            self._rests[key] = rest
         return steps.requeue_after_seconds
+
+    async def _look_again(self, pool: InferencePool, rest: Rest, history: History | None) -> float | None:
+        """Seconds until the next look; None where more than the scaler's history would change."""
+        before = replace(rest.observed, history=history)
+        observed = await observe_outside(self.kube, self.engines, self.nodes, pool, before)
+        observed = await self._surrounded(pool, observed)
+        settings = self.settings()
+        size = rest.again(pool, observed, settings, self.clock())
+        if size is None:
+            return None
+        self._keep(pool, size)
+        return look_seconds(observed, size, settings.timing)
+
+    def _keep(self, pool: InferencePool, size: Size | None) -> None:
+        """The scaler's history, for the next look."""
+        if size is not None and size.history is not None:
+            self._histories[pool.metadata.namespace, pool.metadata.name] = pool.metadata.uid, size.history
+
+    async def _surrounded(self, pool: InferencePool, observed: Observed) -> Observed:
+        quotas = await self.quotas.of(pool.metadata.namespace)
+        return replace(observed, around=await self.surroundings.around(pool), quotas=quotas)
 
     async def _plan(
         self, pool: InferencePool, observed: Observed, settings: PlanSettings, now: datetime

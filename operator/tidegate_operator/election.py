@@ -95,9 +95,11 @@ class Elector:
         asked_at = self.clock()
         lease = await self.kube.get(LEASE, self.namespace, self.name)
         spec: Manifest = {} if lease is None else lease.get("spec", {})
+        holder = spec.get("holderIdentity", "")
+        if holder not in ("", self.identity, self._seen.get("holderIdentity")):
+            _log.info("%s holds the lease %s/%s: standing by", holder, self.namespace, self.name)
         if spec != self._seen:
             self._seen, self._seen_at = spec, asked_at
-        holder = spec.get("holderIdentity", "")
         if holder not in ("", self.identity) and not self._has_run_out(spec):
             self._leads_until = float("-inf")  # somebody else may have it now
             return False

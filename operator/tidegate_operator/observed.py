@@ -212,7 +212,7 @@ def read_pod(pod: Manifest) -> Pod:
         template=labels.get(TEMPLATE_LABEL, ""),
         ip=status.get("podIP"),
         created_at=read_time(metadata["creationTimestamp"]),
-        ready_since=read_time(ready["lastTransitionTime"]) if ready.get("status") == "True" else None,
+        ready_since=_since(ready, metadata) if ready.get("status") == "True" else None,
         draining_since=_draining_since(metadata, is_serving=labels.get(SERVING_LABEL) == "true"),
         is_serving=labels.get(SERVING_LABEL) == "true",
         is_terminating="deletionTimestamp" in metadata or status.get("phase") in ("Succeeded", "Failed"),
@@ -332,7 +332,7 @@ def _scheduled_at(metadata: Manifest, status: Manifest, container: Manifest) -> 
     """When it got its node; a container that runs has one, whoever wrote its status."""
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "True":
-        return read_time(scheduled["lastTransitionTime"])
+        return _since(scheduled, metadata)
     return read_time(metadata["creationTimestamp"]) if container and not scheduled else None
 
 
@@ -340,6 +340,11 @@ def _drain_tokens(pod: Manifest) -> tuple[str, ...]:
     """From the engine's arguments."""
     args = main_container(pod).get("args", ())
     return tuple(arg.removeprefix(DRAIN_TOKEN_OPTION) for arg in args if arg.startswith(DRAIN_TOKEN_OPTION))
+
+
+def _since(condition: Manifest, metadata: Manifest) -> datetime:
+    """A kubelet of another kind may leave the time out; the pod's creation is never too late."""
+    return read_time(condition.get("lastTransitionTime") or metadata["creationTimestamp"])
 
 
 def _optional_time(text: str | None) -> datetime | None:

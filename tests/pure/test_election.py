@@ -95,6 +95,15 @@ def test_the_first_leads_and_the_second_waits_for_the_whole_duration_by_its_own_
     assert not attempt(first)
 
 
+def test_whoever_stands_by_says_for_whom_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    server, clock = LeaseServer(), Clock()
+    server.store({"holderIdentity": "a-stranger", "leaseDurationSeconds": 2_147_483_647})
+    ours, _ = elector(server, "ours", clock)
+    assert [attempt(ours) for _ in range(3)] == [False] * 3
+    assert caplog.text.count("a-stranger holds the lease system/operator: standing by") == 1
+
+
 def test_a_leader_that_cannot_renew_stops_before_anybody_else_may_begin() -> None:
     server, clock = LeaseServer(), Clock()
     (first, client), (second, _) = elector(server, "first", clock), elector(server, "second", clock)

@@ -157,3 +157,11 @@ def test_a_pod_that_waits_for_a_mesh_fetches_nothing() -> None:
     waiting = {"state": {"waiting": {"reason": "PodInitializing"}}}
     pod = beside_others(waiting, injects_first=False, is_mesh_up=False)
     assert (pod.is_running, pod.is_fetching, pod.trouble) == (False, False, None)
+
+
+def test_a_condition_without_a_time_holds_since_the_pod_was_made() -> None:
+    made = "2026-11-29T12:00:00Z"
+    conditions = [{"type": kind, "status": "True", "lastTransitionTime": None} for kind in ("Ready", "PodScheduled")]
+    metadata = {"name": "a", "uid": "u", "creationTimestamp": made}
+    pod = read_pod({"metadata": metadata, "status": {"conditions": conditions}})
+    assert (pod.ready_since, pod.scheduled_at) == (datetime.fromisoformat(made), datetime.fromisoformat(made))

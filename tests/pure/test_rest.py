@@ -122,14 +122,14 @@ def a_drain_runs_out_of_time(story: Story) -> None:
 def load_comes_and_goes(story: Story) -> None:
     """Up at once; down after the hold, one by one."""
     story.apply(maxReplicas=3, scaling={"scaleDownHoldSeconds": 120})
-    story.passes(900)
+    story.passes(300)
     story.told.report = IDLE.model_copy(update={"arrivals": 90, "running": 8, "waiting": 30, "eta_seconds": 60.0})
     story.passes(300)
     assert story.num_replicas == 3
     story.told.report = IDLE.model_copy(update={"arrivals": 90, "completions": 90})
     story.passes(100)
     assert story.num_replicas == 3
-    story.passes(3600)
+    story.passes(500)
     assert story.num_replicas == 1
 
 

@@ -3,7 +3,7 @@ CACHE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tidegate
 UV     := $(CACHE)/uv/bin/uv
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=15
-PARALLEL := -n 2 --dist loadfile # two workers: half of the suite waits for API servers
+PARALLEL := -n 2 --dist loadfile # two workers: half of a suite waits for API servers and nodes
 AUDIT := $(CACHE)/audit
 LOCAL_CLUSTER := $(PYTHON) -m e2e.cluster
 
@@ -29,7 +29,7 @@ down: install ## remove what `make up` left (NAME=net-200 where several are up)
 .PHONY: test
 test: check machine ## everything a change must pass (root)
 	$(PYTEST) tests $(PARALLEL)
-	$(PYTEST) e2e
+	$(PYTEST) e2e $(PARALLEL)
 
 .PHONY: test-fast
 test-fast: check machine ## the same without e2e

@@ -112,7 +112,7 @@ def test_a_change_to_8_bits_behind_api_keys_replaces_its_engine_and_is_in_its_si
     assert after["weightBytes"] < 0.55 * before["weightBytes"]
     assert after["kvBytesPerToken"] < 0.52 * before["kvBytesPerToken"]
     assert after["kvBlocks"] == pytest.approx(allocated.kv_blocks_total, rel=0.02)
-    assert after["residentBytes"] == pytest.approx(allocated.resident_bytes, rel=0.15)
+    assert 0.8 * after["residentBytes"] < allocated.resident_bytes < 1.05 * after["residentBytes"]
 
 
 def test_it_answers_only_who_has_a_key_and_a_repeated_prompt_from_its_cache(pool: Pool) -> None:

@@ -209,17 +209,6 @@ def _bind(access: ApiAccess, namespace: str, kind: str, *options: str, name: str
     return access.service_account_kubeconfig(NAME, namespace)
 
 
-def wait_for_crd(access: ApiAccess) -> None:
-    """Until the API server serves pools. `kubectl wait` fails on a CRD that has no conditions yet."""
-
-    def is_established() -> bool:
-        crd = json.loads(access.kubectl("get", "crd", "inferencepools.tidegate.dev", "-o", "json"))
-        conditions = crd.get("status", {}).get("conditions") or ()  # null at first
-        return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)
-
-    eventually(is_established, what="the CRD is established")
-
-
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

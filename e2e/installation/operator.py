@@ -11,6 +11,7 @@ from e2e.cluster.cluster import Cluster
 from e2e.cluster.images import ImageBuilder
 from e2e.cluster.volumes import environment_patch
 from e2e.installation.chart import Manifest, render_chart
+from e2e.installation.crds import wait_for_crds
 from e2e.installation.namespaces import RESTRICTED
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import KIND
@@ -46,7 +47,7 @@ class Installation:
         cluster.create_namespace(NAMESPACE, RESTRICTED)
         installation = cls(cluster, values)
         installation._apply(installation._render(engine))
-        cluster.kubectl("wait", "--for=condition=Established", "crd/inferencepools.tidegate.dev", "--timeout=30s")
+        wait_for_crds(cluster)
         installation.wait_until_ready()
         return installation
 

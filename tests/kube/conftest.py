@@ -8,9 +8,10 @@ import pytest
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.fixtures import api_server, fresh_namespace, no_foreign_clusters
+from e2e.installation.crds import wait_for_crds
 from fake_engines import FakeEngines, fake_engines
 from kubelet import Ending, Kubelet, kubelet
-from operator_process import CRD_FILE, OperatorUnderTest, operator_process, wait_for_crd
+from operator_process import CRD_FILE, OperatorUnderTest, operator_process
 from pools import CLAIM
 from shapes import shape_of
 
@@ -29,7 +30,7 @@ def namespace(api_server: ApiServer) -> Iterator[str]:
 def crd(api_server: ApiServer) -> None:
     """InferencePools exist here."""
     api_server.kubectl("apply", "--server-side", "-f", CRD_FILE)
-    wait_for_crd(api_server)
+    wait_for_crds(api_server)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tidegate_operator.failed_pods import MAX_KEPT
 from tidegate_operator.observed import read_pod
 from waiting import eventually
 
-NUM_KILLS = 12
+NUM_KILLS = 10
 AUTO = {"minReplicas": 1, "maxReplicas": 4, "scaling": {"mode": "Auto", "scaleDownHoldSeconds": 3600}}
 
 

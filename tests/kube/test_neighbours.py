@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster.api_server import ApiServer
+from e2e.installation.crds import wait_for_crds
 from kubelet import Kubelet
 from neighbour_crds import NEIGHBOURS
 from operator_process import OperatorUnderTest
@@ -26,7 +27,7 @@ def neighbours(api_server: ApiServer) -> Iterator[None]:
     items = {"apiVersion": "v1", "kind": "List", "items": list(NEIGHBOURS)}
     api_server.kubectl("apply", "--server-side", "-f", "-", input=json.dumps(items))
     names = [f"crd/{each['metadata']['name']}" for each in NEIGHBOURS]
-    api_server.kubectl("wait", "--for=condition=Established", *names, "--timeout=30s")
+    wait_for_crds(api_server, *(name.removeprefix("crd/") for name in names))
     yield
     api_server.kubectl("delete", *names, "--wait=true", "--timeout=60s")
 

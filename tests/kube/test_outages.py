@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.api_server import ApiServer
+from e2e.installation.crds import wait_for_crds
 from flaky_proxy import FlakyProxy, flaky_proxy
 from kubelet import Kubelet
 from operator_process import CRD_FILE, OperatorUnderTest
@@ -147,7 +148,7 @@ def test_a_resource_that_is_removed_and_added_again_is_served_again(
         eventually(lambda: not operator.get("deployments"), timeout_seconds=60)
     finally:
         api_server.kubectl("apply", "--server-side", "-f", CRD_FILE)
-        api_server.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+        wait_for_crds(api_server, CRD)
     operator.apply(pool_manifest())
 
     def is_back() -> bool:
@@ -169,7 +170,7 @@ def test_it_ends_with_0_while_it_waits_for_its_resource(
         assert operator.stop() == 0
     finally:
         api_server.kubectl("apply", "--server-side", "-f", CRD_FILE)
-        api_server.kubectl("wait", "--for=condition=Established", f"crd/{CRD}", "--timeout=30s")
+        wait_for_crds(api_server, CRD)
     assert "Traceback" not in operator.log()
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.cluster.errors import KubectlFailed
-from operator_process import wait_for_crd
+from e2e.installation.crds import wait_for_crds
 from pool_cases import BAD_NAME_SENTENCE, BAD_NAMES, BROKEN, FINE
 from tidegate_operator.api.base import CRD_NAME
 from tidegate_operator.api.conditions import Condition, ConditionType
@@ -29,7 +29,7 @@ NOW = "2026-01-02T03:04:05Z"
 def installed(api_server: ApiServer) -> ApiServer:
     """The API server with our CRD, established."""
     api_server.kubectl("apply", "--server-side", "-f", "-", input=crd_yaml())
-    wait_for_crd(api_server)
+    wait_for_crds(api_server)
     return api_server
 
 

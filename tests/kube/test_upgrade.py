@@ -8,6 +8,7 @@ import yaml
 
 from e2e.cluster.api_server import ApiServer
 from e2e.installation.chart import Manifest, render_chart
+from e2e.installation.crds import wait_for_crds
 from operator_process import CRD_FILE, ROOT, OperatorUnderTest
 from pools import pool_manifest
 from tidegate_operator.api.base import CRD_NAME
@@ -22,7 +23,7 @@ def current_crd_afterwards(api_server: ApiServer) -> Iterator[None]:
     """Other tests of this session share the API server."""
     yield
     api_server.kubectl("apply", "--server-side", "--force-conflicts", "-f", CRD_FILE)
-    api_server.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+    wait_for_crds(api_server)
 
 
 def crd_of(manifests: list[Manifest]) -> str:
@@ -82,9 +83,18 @@ def test_uninstalling_leaves_pools_that_serve_and_deleting_the_namespace_afterwa
 def test_deleting_the_crd_takes_every_pool_and_what_it_owns_with_it(
     operator: OperatorUnderTest, api_server: ApiServer, current_crd_afterwards: None
 ) -> None:
+    operator.apply(pool_manifest("first"))
+    eventually(lambda: operator.is_condition("Ready", "True", "first"))
+    api_server.kubectl("delete", CRD_NAME, "first", "-n", operator.namespace)
+    eventually(lambda: is_clean(operator), timeout_seconds=90, what="the garbage collector knows pools")
     operator.apply(pool_manifest())
     eventually(lambda: operator.is_condition("Ready", "True"))
     assert operator.stop() == 0
     api_server.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
-    eventually(lambda: not operator.get("deployments,services,serviceaccounts,configmaps,controllerrevisions,pods",
-                                        selector="tidegate.dev/pool"), timeout_seconds=60)  # fmt: skip
+    eventually(lambda: is_clean(operator), timeout_seconds=60)
+
+
+def is_clean(operator: OperatorUnderTest) -> bool:
+    """Nothing of any pool is there."""
+    kinds = "deployments,services,serviceaccounts,configmaps,controllerrevisions,pods"
+    return not operator.get(kinds, selector="tidegate.dev/pool")

@@ -1,0 +1,22 @@
+"""Waiting for resources to be served. `kubectl wait` fails on a CRD that has no conditions yet, so it is asked here."""
+
+import json
+from functools import partial
+
+from e2e.cluster.access import ApiAccess
+from e2e.installation.polling import wait_for
+from tidegate_operator.api.base import CRD_NAME
+
+ESTABLISHED_SECONDS = 30.0
+
+
+def wait_for_crds(access: ApiAccess, *names: str) -> None:
+    """Until the API server serves all of them; without names: pools."""
+    for name in names or (CRD_NAME,):
+        wait_for(f"CRD {name} is established", partial(_is_established, access, name), ESTABLISHED_SECONDS)
+
+
+def _is_established(access: ApiAccess, name: str) -> bool:
+    crd = json.loads(access.kubectl("get", "crd", name, "-o", "json"))
+    conditions = crd.get("status", {}).get("conditions") or ()  # null at first
+    return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)

@@ -57,7 +57,7 @@ async def choose(cluster: Cluster, names: list[str], node: str | None) -> list[M
         raise NotAllowed("name pods, or give --node")
     if node:
         pods = await cluster.kube.list(POD, None, labels=f"{POOL_LABEL},{ROLE_LABEL}={ENGINE_ROLE}")
-        return [pod for pod in pods if pod["spec"].get("nodeName") == node and not _is_leaving(pod)]
+        return [pod for pod in pods if pod["spec"].get("nodeName") == node and not read_pod(pod).is_terminating]
     found = [await cluster.pod(name) for name in names]
     for pod in found:
         labels = pod["metadata"].get("labels", {})
@@ -82,7 +82,7 @@ async def _drain_one(
 ) -> None:
     namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
     last = ""
-    is_evicted = _is_leaving(manifest)
+    is_evicted = read_pod(manifest).is_terminating
     while True:
         if not is_evicted:
             refused = await cluster.evict(namespace, name)
@@ -107,7 +107,3 @@ async def _what_is_left(cluster: Cluster, manifest: Manifest) -> str:
     if isinstance(answer, str):
         return "ending"
     return f"{answer.running} requests running, {answer.waiting} waiting"
-
-
-def _is_leaving(pod: Manifest) -> bool:
-    return "deletionTimestamp" in pod["metadata"] or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")

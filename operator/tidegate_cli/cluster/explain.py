@@ -5,13 +5,12 @@ Everything comes from the resource's status, which keeps the inputs of each deci
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
-from tidegate_cli.cluster.access import Cluster, Replica, run_in_cluster, to_document
+from tidegate_cli.cluster.about_pool import add_pool_arguments, print_pool
+from tidegate_cli.cluster.access import Replica, to_document
 from tidegate_cli.cluster.columns import age, section
-from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.cluster.status import replica_table
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.spec import ScalingMode
@@ -20,20 +19,11 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="POOL", help="name of the InferencePool")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    add_access_arguments(parser)
+    add_pool_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    async def answer(cluster: Cluster) -> int:
-        pool = await cluster.pool(arguments.pool)
-        replicas = await cluster.replicas(pool)
-        is_json = arguments.output == "json"
-        print(to_json(pool, replicas) if is_json else to_table(pool, replicas, datetime.now(UTC)))
-        return 0
-
-    return run_in_cluster(arguments, answer, lambda said: print(f"tidegate explain: {said}", file=sys.stderr))
+    return print_pool(arguments, "explain", to_json, to_table, lambda _: 0)
 
 
 def to_json(pool: InferencePool, replicas: Sequence[Replica]) -> str:

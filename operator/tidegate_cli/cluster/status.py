@@ -5,40 +5,30 @@ The resource's own status, put in the order in which an on-call engineer asks; r
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
-from tidegate_cli.cluster.access import Cluster, Replica, run_in_cluster, to_document
+from tidegate_cli.cluster.about_pool import add_pool_arguments, print_pool
+from tidegate_cli.cluster.access import Replica, to_document
 from tidegate_cli.cluster.columns import NOTHING, age, columns, section, share
-from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_core.quantity import format_bytes
+from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.v1alpha1 import InferencePool
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("pool", metavar="POOL", help="name of the InferencePool")
-    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="default: table")
-    add_access_arguments(parser)
+    add_pool_arguments(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where the pool is Ready, 4 where it is not, so that scripts can ask."""
-
-    async def answer(cluster: Cluster) -> int:
-        pool = await cluster.pool(arguments.pool)
-        replicas = await cluster.replicas(pool)
-        is_json = arguments.output == "json"
-        print(to_json(pool, replicas) if is_json else to_table(pool, replicas, datetime.now(UTC)))
-        return 0 if is_ready(pool) else 4
-
-    return run_in_cluster(arguments, answer, lambda said: print(f"tidegate status: {said}", file=sys.stderr))
+    return print_pool(arguments, "status", to_json, to_table, lambda pool: 0 if is_ready(pool) else 4)
 
 
 def is_ready(pool: InferencePool) -> bool:
     """Of the spec as it is now, not of an older one."""
-    ready = next((each for each in pool.status.conditions if each.type == "Ready"), None)
+    ready = pool.status.condition(ConditionType.READY)
     is_seen = pool.status.observed_generation == pool.metadata.generation
     return is_seen and ready is not None and ready.status == "True"
 

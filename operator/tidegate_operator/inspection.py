@@ -61,7 +61,7 @@ def find_model(pool: InferencePool, observed: Observed, runtime: Runtime, now: d
     name = _model_revision_name(pool)
     jobs = observed.of_role(JOB.kind, ROLE_LABEL, INSPECTION_ROLE)
     stored = observed.child(CONTROLLER_REVISION.kind, name)
-    if (known := _stored(stored)) is not None:
+    if (known := stored_answer(stored)) is not None:
         others = (each for each in _model_revisions(observed) if each["metadata"]["name"] != name)
         return _resolved(pool, known, delete=(*jobs, *others))
     found = _look(pool, observed, jobs, runtime, now)
@@ -136,7 +136,12 @@ def _answered(ended: Termination | None) -> Inspected | None:
     return _read(ended.message) if ended is not None and ended.exit_code == ExitCode.OK else None
 
 
-def _stored(revision: Manifest | None) -> Inspected | None:
+def is_about_model_of(revision: Manifest, pool: InferencePool) -> bool:
+    """Whether it keeps the answer about the pool's model, whichever pool had that inspected."""
+    return str(revision["metadata"]["name"]).endswith(_model_suffix(pool))
+
+
+def stored_answer(revision: Manifest | None) -> Inspected | None:
     """A revision that cannot be read counts as absent: the model is inspected again."""
     return None if revision is None else _read(json.dumps(revision.get("data", {}).get("shape")))
 
@@ -153,9 +158,13 @@ def _model_revisions(observed: Observed) -> tuple[Manifest, ...]:
 
 
 def _model_revision_name(pool: InferencePool) -> str:
+    return pool.metadata.name + _model_suffix(pool)
+
+
+def _model_suffix(pool: InferencePool) -> str:
     model = pool.spec.model
     named = f"{model.uri}@{model.revision}" if model.revision else model.uri
-    return f"{pool.metadata.name}-model-{sha256(named.encode()).hexdigest()[:8]}"
+    return f"-model-{sha256(named.encode()).hexdigest()[:8]}"
 
 
 def _job_prefix(pool: InferencePool, runtime: Runtime) -> str:

@@ -8,11 +8,12 @@ import pytest
 
 from pools import NOW, pod, pool_manifest, settled, stored
 from shapes import shape_of
-from tidegate_cli.cluster.planning import ClusterPlan, World, plan_there
+from tidegate_cli.cluster.planning import ClusterPlan, World, known_model, plan_there
 from tidegate_cli.cluster.prospect import Prospect
 from tidegate_cli.errors import BadPlan
 from tidegate_core.inspected import Inspected
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.inspection import model_revision
 from tidegate_operator.observed import Node, Observed
 from tidegate_operator.prices import PriceList
 from tidegate_operator.quota import Quota
@@ -55,6 +56,15 @@ def test_nodes_that_do_not_tell_their_memory_are_bad_input() -> None:
     silent = Node("gpu-1", {}, {GPU: "1"}, used={})
     with pytest.raises(BadPlan, match=r"set accelerator\.memory"):
         planned(a_pool(), Observed(nodes=(silent,)))
+
+
+def test_a_model_that_another_pool_had_inspected_is_known_and_another_revision_of_it_is_not() -> None:
+    there = stored(pool_manifest("other", model={"uri": "hf://tiny/llama", "revision": "v1"}))
+    revisions = (model_revision(there, Inspected(shape_of())),)
+    same = stored(pool_manifest(model={"uri": "hf://tiny/llama", "revision": "v1"}))
+    newer = stored(pool_manifest(model={"uri": "hf://tiny/llama", "revision": "v2"}))
+    assert known_model(same, revisions) == Inspected(shape_of())
+    assert known_model(newer, revisions) is None
 
 
 def test_a_new_pool_replaces_nothing_and_shows_where_there_is_room() -> None:

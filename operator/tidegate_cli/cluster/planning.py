@@ -5,7 +5,6 @@ What they may not read is planned without, as an operator without a ClusterRole 
 
 import argparse
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from tidegate_cli.cluster.errors import ClusterError
 from tidegate_cli.cluster.prospect import Prospect, foresee
 from tidegate_cli.device import PlannedDevice
 from tidegate_cli.errors import BadPlan, ModelElsewhere
-from tidegate_core.errors import UnsupportedShape
 from tidegate_core.fit import Fit
 from tidegate_core.inspected import Inspected
 from tidegate_core.quantity import format_bytes
@@ -23,6 +21,7 @@ from tidegate_operator.devices import UnknownDevice, find_device
 from tidegate_operator.engine_version import EngineDefaults
 from tidegate_operator.errors import BadPrices, KubeError
 from tidegate_operator.fitting import find_fit, target
+from tidegate_operator.inspection import is_about_model_of, stored_answer
 from tidegate_operator.manifests.labels import MODEL_ROLE, POOL_LABEL, ROLE_LABEL, text_selector
 from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
@@ -51,7 +50,6 @@ class ClusterPlan:
 
     fit: Fit
     device: PlannedDevice
-    message: str
     prospect: Prospect | None
 
 
@@ -81,19 +79,14 @@ async def _world(cluster: Cluster, pool: InferencePool) -> World:
         quotas=await QuotaCache(cluster.kube, (namespace,)).of(namespace),
     )
     live = None if found is None else InferencePool.model_validate(found)
-    return World(live, observed, _known_model(pool, revisions))
+    return World(live, observed, known_model(pool, revisions))
 
 
-def _known_model(pool: InferencePool, revisions: tuple[Manifest, ...]) -> Inspected | None:
+def known_model(pool: InferencePool, revisions: tuple[Manifest, ...]) -> Inspected | None:
     """By whichever pool of the namespace it was inspected."""
-    for revision in revisions:
-        data = revision.get("data", {})
-        if revision["metadata"]["labels"].get(ROLE_LABEL) == MODEL_ROLE and data.get("uri") == pool.spec.model.uri:
-            try:
-                return Inspected.from_json(json.dumps(data.get("shape")))
-            except UnsupportedShape:
-                continue
-    return None
+    models = (each for each in revisions if each["metadata"]["labels"].get(ROLE_LABEL) == MODEL_ROLE)
+    answers = (stored_answer(each) for each in models if is_about_model_of(each, pool))
+    return next((answer for answer in answers if answer is not None), None)
 
 
 def plan_there(pool: InferencePool, world: World, model: Inspected, prices: PriceList | None) -> ClusterPlan:
@@ -106,7 +99,7 @@ def plan_there(pool: InferencePool, world: World, model: Inspected, prices: Pric
     there = PlannedDevice(
         device.name, target(pool, device), f"on {device.name} of this cluster ({format_bytes(device.memory_bytes)})"
     )
-    return ClusterPlan(finding.fit, there, finding.message, _prospect(pool, world, model, finding.fit, prices))
+    return ClusterPlan(finding.fit, there, _prospect(pool, world, model, finding.fit, prices))
 
 
 def _prospect(

@@ -1,7 +1,7 @@
 """Which of a pod's containers are ours: service meshes, secret stores and profilers add theirs. Pure readers.
 
 The kubelet sorts statuses by name and a webhook may put its container first, so ours are found by their names.
-observed.py and timeline.py ask.
+observed.py and timeline.py ask; of templates cost.py and engine_version.py.
 """
 
 from tidegate_operator.manifests.labels import ENGINE_CONTAINER
@@ -9,7 +9,7 @@ from tidegate_operator.resources import Manifest
 
 
 def main_container(pod: Manifest) -> Manifest:
-    """Of the pod's spec."""
+    """Of the spec of a pod, or of a pod template."""
     return _ours(pod.get("spec", {}).get("containers", ()))
 
 

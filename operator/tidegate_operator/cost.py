@@ -14,6 +14,7 @@ from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.spec import CPU_RESOURCE
 from tidegate_operator.api.status import CostStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.containers import main_container
 from tidegate_operator.devices import PRODUCT_LABEL
 from tidegate_operator.observed import Observed
 from tidegate_operator.prices import PriceList
@@ -51,8 +52,7 @@ class Price:
 
 def claim_of(template: Manifest, resource: str) -> Claim:
     """Of the engine container of a pod template."""
-    container = next(iter(template["spec"]["containers"]))
-    limits, requests = (container.get("resources", {}).get(each, {}) for each in ("limits", "requests"))
+    limits, requests = (main_container(template).get("resources", {}).get(each, {}) for each in ("limits", "requests"))
     return Claim(resource, Decimal(parse_quantity(limits.get(resource) or requests.get(resource) or "0")))
 
 

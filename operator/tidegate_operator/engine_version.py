@@ -11,7 +11,7 @@ from hashlib import sha256
 from tidegate_core.launch import RunnerKind
 from tidegate_operator.api.status import EngineStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_CONTAINER
+from tidegate_operator.containers import main_container
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.resources import Manifest
 
@@ -45,6 +45,6 @@ class EngineDefaults:
 
 def engine_status(template: Manifest, defaults: EngineDefaults) -> EngineStatus:
     """The image of a pool's template beside the one it would get today."""
-    image = next(each["image"] for each in template["spec"]["containers"] if each["name"] == ENGINE_CONTAINER)
+    image = main_container(template)["image"]
     available = defaults.runtime.image
     return EngineStatus(image=image, available_image=None if available == image else available)

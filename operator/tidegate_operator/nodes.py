@@ -9,11 +9,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from decimal import Decimal
 
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.errors import Forbidden, KubeError
 from tidegate_operator.kube import Kube
 from tidegate_operator.observed import Node, is_device, read_node
+from tidegate_operator.pod_total import pod_total
 from tidegate_operator.resources import NODE, POD, Manifest
 
 NODES_TTL_SECONDS = 60.0
@@ -70,26 +72,13 @@ def used_devices(pods: Iterable[Manifest]) -> dict[str, str]:
     totals: dict[str, int] = {}
     for pod in pods:
         if pod.get("status", {}).get("phase") not in _TERMINAL_PHASES:
-            for resource, count in _requested(pod["spec"]).items():
-                totals[resource] = totals.get(resource, 0) + count
+            for resource, count in pod_total(pod["spec"], _devices).items():
+                totals[resource] = totals.get(resource, 0) + int(count)
     return {resource: str(count) for resource, count in totals.items()}
 
 
-def _requested(spec: Manifest) -> dict[str, int]:
-    """The scheduler's sum: containers and sidecars run together, other init containers one by one before them."""
-    inits = spec.get("initContainers", ())
-    together = [*spec.get("containers", ()), *(each for each in inits if each.get("restartPolicy") == "Always")]
-    alone = [each for each in inits if each.get("restartPolicy") != "Always"]
-    counted: dict[str, int] = {}
-    for resource, count in (item for each in together for item in _devices(each)):
-        counted[resource] = counted.get(resource, 0) + count
-    for resource, count in (item for each in alone for item in _devices(each)):
-        counted[resource] = max(counted.get(resource, 0), count)
-    return counted
-
-
-def _devices(container: Manifest) -> list[tuple[str, int]]:
+def _devices(container: Manifest) -> dict[str, Decimal]:
     """Of extended resources requests equal limits, and a limit alone is the request."""
     resources = container.get("resources", {})
     asked = {**resources.get("limits", {}), **resources.get("requests", {})}
-    return [(name, int(parse_quantity(text))) for name, text in asked.items() if is_device(name)]
+    return {name: parse_quantity(text) for name, text in asked.items() if is_device(name)}

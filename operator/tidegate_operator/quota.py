@@ -7,9 +7,11 @@ for one. Which of a pool's pods hold their share already says capacity.num_held.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import NamedTuple
 
 from tidegate_core.quantity import format_quantity, parse_quantity
+from tidegate_operator.pod_total import pod_total
 from tidegate_operator.resources import Manifest
 
 REFUSAL = "exceeded quota"  # the words of the API server's admission plugin
@@ -96,23 +98,15 @@ def num_to_order(num_wanted: int, *, num_ordered: int, num_live: int, room: Room
 
 def claim(template: Manifest) -> dict[str, Decimal]:
     """What one pod asks for, by the names that quotas use."""
-    spec = template["spec"]
     claimed = {"pods": Decimal(1), "count/pods": Decimal(1)}
     for kind in ("requests", "limits"):
-        totals = _sum(each.get("resources", {}).get(kind, {}) for each in spec.get("containers", ()))
-        for each in spec.get("initContainers", ()):  # they run before the others, one by one
-            for resource, text in each.get("resources", {}).get(kind, {}).items():
-                totals[resource] = max(totals.get(resource, Decimal(0)), parse_quantity(text))
+        totals = pod_total(template["spec"], partial(_amounts, kind=kind))
         claimed |= {f"{kind}.{resource}": number for resource, number in totals.items()}
     return claimed | {name: claimed[f"requests.{name}"] for name in _SHORT if f"requests.{name}" in claimed}
 
 
-def _sum(parts: Iterable[Mapping[str, str]]) -> dict[str, Decimal]:
-    totals: dict[str, Decimal] = {}
-    for part in parts:
-        for resource, text in part.items():
-            totals[resource] = totals.get(resource, Decimal(0)) + parse_quantity(text)
-    return totals
+def _amounts(container: Manifest, *, kind: str) -> dict[str, Decimal]:
+    return {name: parse_quantity(text) for name, text in container.get("resources", {}).get(kind, {}).items()}
 
 
 def _room_in(quota: Quota, name: str, asked: Decimal) -> Room:

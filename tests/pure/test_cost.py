@@ -61,13 +61,13 @@ def test_without_a_price_list_or_a_price_there_is_no_cost() -> None:
 
 def test_what_a_replica_claims_stands_in_its_template() -> None:
     container = {"resources": {"limits": {"cpu": "1500m", "memory": "4Gi", "nvidia.com/gpu": "2"}}}
-    template = {"spec": {"containers": [container]}}
+    template = {"spec": {"containers": [{"name": "engine", **container}]}}
     assert claim_of(template, "nvidia.com/gpu") == TWO
     assert claim_of(template, "cpu") == Claim("cpu", Decimal("1.5"))
 
 
 def test_pods_cost_from_their_node_to_their_end_also_where_nodes_may_not_be_read() -> None:
-    template = {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}
+    template = {"spec": {"containers": [{"name": "engine", "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}}
     pods = (
         pod("a", node="n1"), pod("b", node="n1", is_terminating=True), pod("c", node="n1", has_ended=True), pod("d"),
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -41,6 +42,12 @@ def test_a_pod_claims_what_its_containers_ask_for_together_or_one_init_container
     assert found == {
         "pods": "1", "count/pods": "1", GPU: "2", "requests.cpu": "4", "cpu": "4", "limits.memory": "8589934592",
     }  # fmt: skip
+
+
+def test_a_sidecar_counts_beside_the_engine_as_it_does_for_the_api_server() -> None:
+    sidecar = {"restartPolicy": "Always", "resources": {"requests": {"cpu": "250m"}}}
+    template = {"spec": {**TEMPLATE["spec"], "initContainers": [sidecar]}}
+    assert claim(template)["requests.cpu"] == Decimal("1.75")
 
 
 @pytest.mark.parametrize(

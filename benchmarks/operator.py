@@ -27,9 +27,9 @@ from tidegate_core.inspected import Inspected
 from tidegate_core.shape import AttentionGroup, LayerKind, ModelShape, TpRule, WeightGroup, WeightRole
 from tidegate_core.telemetry import ADMIN_PORT, EngineSizing, LoadReport, StepFit
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.inspection import model_revision
+from tidegate_operator.decisions.inspection import model_revision
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.manifests.labels import POOL_LABEL
+from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import POD, POOL, Manifest
 
 ROOT = Path(__file__).parent.parent

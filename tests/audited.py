@@ -14,11 +14,11 @@ from e2e.installation.chart import render_chart
 from hub_pools import found, hub_pool
 from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool_manifest, stored
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.observed import Observed
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import JOB, Manifest
+from tidegate_operator.world.observed import Observed
 
 DIGEST = f"sha256:{'0' * 64}"
 MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}

@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes import client, config
 
 from fake_engines import FakeEngines
-from tidegate_operator.manifests.labels import DOWNLOAD_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+from tidegate_operator.labels import DOWNLOAD_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
 
 POLL_SECONDS = 0.05
 

@@ -7,11 +7,11 @@ import copy
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
-from tidegate_operator.cache import CACHED, Cache
 from tidegate_operator.errors import Conflict, Invalid, NotFound
 from tidegate_operator.kube import Page
-from tidegate_operator.manifests.labels import POOL_LABEL
+from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import EVENT, POOL, Manifest, Resource, resource_of
+from tidegate_operator.world.cache import CACHED, Cache
 
 Place = tuple[Resource, str, str]
 T = TypeVar("T")

@@ -12,19 +12,19 @@ from hub_pools import COMMIT, NEXT_COMMIT, found
 from memory_kube import MemoryKube
 from pools import IDLE, SETTINGS, pool_manifest
 from shapes import shape_of
-from tidegate_operator.cache import Cache
-from tidegate_operator.cached_kube import CachedKube
-from tidegate_operator.events import EventRecorder
-from tidegate_operator.manifests.labels import DELETION_COST_ANNOTATION, ENGINE_ROLE, ROLE_LABEL, TEMPLATE_LABEL
-from tidegate_operator.metrics import Pools
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.observed import Pod
-from tidegate_operator.pool_metrics import PoolMetrics
-from tidegate_operator.quotas import QuotaCache
+from tidegate_operator.control.metrics import Pools
+from tidegate_operator.labels import DELETION_COST_ANNOTATION, ENGINE_ROLE, ROLE_LABEL, TEMPLATE_LABEL
 from tidegate_operator.reconcile import Reconciler
+from tidegate_operator.report.events import EventRecorder
+from tidegate_operator.report.pool_metrics import PoolMetrics
 from tidegate_operator.resources import DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Manifest
-from tidegate_operator.scrape import Answers
-from tidegate_operator.surroundings import Surroundings
+from tidegate_operator.world.cache import Cache
+from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.nodes import NodeCache
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.quotas import QuotaCache
+from tidegate_operator.world.scrape import Answers
+from tidegate_operator.world.surroundings import Surroundings
 
 KEY = ("team", "chat")
 NOWHERE = Path("/nowhere")

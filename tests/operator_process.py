@@ -16,9 +16,9 @@ from typing import Any
 from e2e.cluster.access import ApiAccess
 from e2e.installation.quiescence import moved_in_resyncs
 from tidegate_operator.errors import NotFound
-from tidegate_operator.events import CONTROLLER
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RULES, Rule, manifest
+from tidegate_operator.report.events import CONTROLLER
 from tidegate_operator.resources import CHILDREN, EVENT, POD, POOL, Resource
 from waiting import eventually
 

@@ -7,13 +7,13 @@ from typing import Any
 from shapes import shape_of
 from tidegate_core.telemetry import EngineSizing, LoadReport, StartReport, StepFit
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.engine_version import EngineDefaults
+from tidegate_operator.decisions.engine_version import EngineDefaults
+from tidegate_operator.decisions.plan import Plan, PlanSettings
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.scale import ScaleTiming
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.observed import Inspection, Observed, Pod, Termination
-from tidegate_operator.plan import Plan, PlanSettings
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
-from tidegate_operator.scale import ScaleTiming
+from tidegate_operator.world.observed import Inspection, Observed, Pod, Termination
 
 NOW = datetime(2026, 11, 29, 12, tzinfo=UTC)
 UID = "00000000-0000-0000-0000-000000000001"

@@ -4,7 +4,7 @@ import json
 
 from e2e.cluster.access import ApiAccess
 from e2e.installation.quiescence import Versions
-from tidegate_operator.events import CONTROLLER
+from tidegate_operator.report.events import CONTROLLER
 
 KINDS = (
     "inferencepools.tidegate.dev,deployments,replicasets,pods,services,serviceaccounts,configmaps,"

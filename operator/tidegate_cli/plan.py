@@ -159,7 +159,7 @@ def _read_pool(file: str) -> "InferencePool":
     from tidegate_operator.api.base import KIND
     from tidegate_operator.api.errors import BadManifest
     from tidegate_operator.api.manifest import read_manifest
-    from tidegate_operator.extra_args import refusal
+    from tidegate_operator.decisions.extra_args import refusal
 
     try:
         documents = [document for document in yaml.safe_load_all(_text(file)) if document is not None]
@@ -236,7 +236,7 @@ def _device(arguments: argparse.Namespace, pool: "InferencePool | None") -> Plan
 def _kv_dtype(arguments: argparse.Namespace, pool: "InferencePool | None", device: PlannedDevice | None) -> KvDtype:
     given = KvDtype(arguments.kv_dtype) if arguments.kv_dtype is not None else None
     if given is None and pool is not None:
-        from tidegate_operator.fitting import kv_dtype
+        from tidegate_operator.sizing.fitting import kv_dtype
 
         given = kv_dtype(pool)
     if given is KvDtype.FP8 and device is not None and device.target.device == Device.CPU:
@@ -249,7 +249,7 @@ def _quantization(
 ) -> Quantization | None:
     given = Quantization(arguments.quantization) if arguments.quantization is not None else None
     if given is None and pool is not None:
-        from tidegate_operator.fitting import quantization
+        from tidegate_operator.sizing.fitting import quantization
 
         given = quantization(pool)
     if given is not None and (device is None or device.target.device != Device.CPU):

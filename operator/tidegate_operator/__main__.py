@@ -17,31 +17,31 @@ from uuid import uuid4
 
 import aiohttp
 
-from tidegate_operator.cache import Cache
-from tidegate_operator.cached_kube import CachedKube
-from tidegate_operator.drain_tokens import DrainTokens
-from tidegate_operator.election import Elector, LeaseTiming
-from tidegate_operator.engine_version import EngineDefaults
-from tidegate_operator.events import EventRecorder
-from tidegate_operator.handlers import Watcher
-from tidegate_operator.integration import MonitoringDefaults
+from tidegate_operator.control.election import Elector, LeaseTiming
+from tidegate_operator.control.handlers import Watcher
+from tidegate_operator.control.lookout import Lookout
+from tidegate_operator.control.metrics import Metrics
+from tidegate_operator.control.probes import Health, serve_probes
+from tidegate_operator.control.schedule import Schedule, Timing
+from tidegate_operator.control.workqueue import WorkQueue
+from tidegate_operator.decisions.engine_version import EngineDefaults
+from tidegate_operator.decisions.integration import MonitoringDefaults
+from tidegate_operator.decisions.plan import PlanSettings
+from tidegate_operator.decisions.scale import ScaleTiming
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.lookout import Lookout
 from tidegate_operator.manifests.network_policy import Peers
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.metrics import Metrics
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.plan import PlanSettings
-from tidegate_operator.probes import Health, serve_probes
-from tidegate_operator.quotas import QuotaCache
 from tidegate_operator.reconcile import Reconciler
-from tidegate_operator.resources import Manifest, Resource
-from tidegate_operator.scale import ScaleTiming
-from tidegate_operator.schedule import Key, Schedule, Timing
-from tidegate_operator.scrape import AdminPorts
+from tidegate_operator.report.events import EventRecorder
+from tidegate_operator.resources import Key, Manifest, Resource
 from tidegate_operator.settings import BadSettings, OperatorSettings, read_settings
-from tidegate_operator.surroundings import TTL_SECONDS, Surroundings
-from tidegate_operator.workqueue import WorkQueue
+from tidegate_operator.world.cache import Cache
+from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.drain_tokens import DrainTokens
+from tidegate_operator.world.nodes import NodeCache
+from tidegate_operator.world.quotas import QuotaCache
+from tidegate_operator.world.scrape import AdminPorts
+from tidegate_operator.world.surroundings import TTL_SECONDS, Surroundings
 
 STOP_SECONDS = 20.0  # less than the pod's grace
 _log = logging.getLogger("tidegate_operator")

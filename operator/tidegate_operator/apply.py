@@ -7,21 +7,21 @@ before new ones are created, so that they do not compete for what they hold.
 import asyncio
 import logging
 
+from tidegate_operator.decisions.plan import Plan, Refusal
+from tidegate_operator.decisions.protection import DO_NOT_DISRUPT, Protection
+from tidegate_operator.decisions.scaledown import Mark
 from tidegate_operator.errors import BadRequest, EngineUnreachable, Forbidden, Invalid, NotFound
 from tidegate_operator.kube import Kube
-from tidegate_operator.manifests.labels import (
+from tidegate_operator.labels import (
     DELETION_COST_ANNOTATION,
     DRAINING_SINCE_ANNOTATION,
     POOL_LABEL,
     PROTECTED_ANNOTATION,
     SERVING_LABEL,
 )
-from tidegate_operator.observed import Pod
-from tidegate_operator.plan import Plan, Refusal
-from tidegate_operator.protection import DO_NOT_DISRUPT, Protection
 from tidegate_operator.resources import DEPLOYMENT, OPTIONAL, POD, Manifest, resource_of
-from tidegate_operator.scaledown import Mark
-from tidegate_operator.scrape import Engines
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.scrape import Engines
 
 _log = logging.getLogger(__name__)
 

@@ -15,25 +15,25 @@ from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.apply import apply, rehearse
-from tidegate_operator.cache import Versions
+from tidegate_operator.control.metrics import Pools
+from tidegate_operator.decisions.notes import Note, transition_notes
+from tidegate_operator.decisions.plan import Plan, PlanSettings, Refusal
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.rest import Rest
+from tidegate_operator.decisions.scale import Size, look_seconds
 from tidegate_operator.errors import KubeError, NotFound
-from tidegate_operator.events import EventRecorder
 from tidegate_operator.kube import Kube
-from tidegate_operator.metrics import Pools
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.notes import Note, transition_notes
-from tidegate_operator.observe import observe, observe_outside, observe_pool
-from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan, PlanSettings, Refusal
-from tidegate_operator.planning import plan
-from tidegate_operator.pool_metrics import PoolMetrics
-from tidegate_operator.quotas import QuotaCache
-from tidegate_operator.rest import Rest
-from tidegate_operator.scale import Size, look_seconds
-from tidegate_operator.schedule import Key
-from tidegate_operator.scrape import Engines
-from tidegate_operator.status import status, status_manifest
-from tidegate_operator.surroundings import Surroundings
+from tidegate_operator.report.events import EventRecorder
+from tidegate_operator.report.pool_metrics import PoolMetrics
+from tidegate_operator.report.status import status, status_manifest
+from tidegate_operator.resources import Key
+from tidegate_operator.world.cache import Versions
+from tidegate_operator.world.nodes import NodeCache
+from tidegate_operator.world.observe import observe, observe_outside, observe_pool
+from tidegate_operator.world.observed import Observed
+from tidegate_operator.world.quotas import QuotaCache
+from tidegate_operator.world.scrape import Engines
+from tidegate_operator.world.surroundings import Surroundings
 
 FRESH_NODES_SECONDS = 5.0
 _log = logging.getLogger(__name__)

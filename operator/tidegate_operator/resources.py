@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Manifest = Mapping[str, Any]  # an object as the API server spells it: free-form JSON by nature, hence Any
+Key = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True)

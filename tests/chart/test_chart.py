@@ -12,7 +12,7 @@ from e2e.installation.chart import CHART, ChartRefused, Manifest, lint_chart, re
 from restricted import violations
 from tidegate_core.telemetry import ADMIN_PORT
 from tidegate_operator.api.crd import custom_resource_definition
-from tidegate_operator.manifests.labels import ENGINE_ROLE, ROLE_LABEL
+from tidegate_operator.labels import ENGINE_ROLE, ROLE_LABEL
 from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RULES, manifest
 from tidegate_operator.settings import OperatorSettings, variable_names
 from values_table import values_table

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from e2e.installation.chart import Manifest, render_chart
-from tidegate_operator.prices import read_prices
+from tidegate_operator.world.prices import read_prices
 
 FILES = Path(__file__).parents[2] / "charts/tidegate/files"
 MONITORING = {"podMonitors": True, "rules": True, "dashboard": True, "labels": {"release": "prometheus"}}

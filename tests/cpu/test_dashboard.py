@@ -25,7 +25,7 @@ from tidegate_operator.api.status import (
     CostStatus,
     InferencePoolStatus,
 )
-from tidegate_operator.metrics import Metrics
+from tidegate_operator.control.metrics import Metrics
 from waiting import eventually
 
 ROOT = Path(__file__).parents[2]

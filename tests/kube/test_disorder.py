@@ -10,8 +10,8 @@ from fake_engines import FakeEngines
 from kubelet import Kubelet
 from operator_process import OperatorUnderTest
 from pools import pool_manifest
-from tidegate_operator.failed_pods import MAX_KEPT
-from tidegate_operator.observed import read_pod
+from tidegate_operator.decisions.failed_pods import MAX_KEPT
+from tidegate_operator.world.readers import read_pod
 from waiting import eventually
 
 NUM_KILLS = 10

@@ -7,9 +7,9 @@ from e2e.cluster.api_server import ApiServer as Cluster
 from pools import pool_manifest
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.events import EventRecorder
+from tidegate_operator.decisions.notes import Note
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.notes import Note
+from tidegate_operator.report.events import EventRecorder
 from tidegate_operator.resources import EVENT
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import kopf
 import pytest
 
-from tidegate_operator.handlers import Watcher, build_registry, watch_settings
+from tidegate_operator.control.handlers import Watcher, build_registry, watch_settings
 from tidegate_operator.kube import Connection
-from tidegate_operator.manifests.labels import POOL_LABEL
+from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import CHILDREN, POD, POOL, Manifest, Resource
 
 

@@ -12,8 +12,8 @@ import pytest
 from fake_engines import FakeEngine, FakeEngines
 from pools import IDLE, pod
 from tidegate_core.telemetry import ADMIN_PORT
-from tidegate_operator.observed import Pod
-from tidegate_operator.scrape import AdminPorts, Answers
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.scrape import AdminPorts, Answers
 
 TIMEOUT_SECONDS = 0.5
 

@@ -7,7 +7,7 @@ from kubelet import Kubelet
 from operator_process import OperatorUnderTest
 from pool_cases import AFFINITY
 from pools import pool_manifest
-from tidegate_operator.protection import DO_NOT_DISRUPT
+from tidegate_operator.decisions.protection import DO_NOT_DISRUPT
 from waiting import eventually
 
 PEER = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tidegate"}}}

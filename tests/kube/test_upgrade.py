@@ -12,7 +12,7 @@ from e2e.installation.crds import wait_for_crds
 from operator_process import CRD_FILE, ROOT, OperatorUnderTest
 from pools import pool_manifest
 from tidegate_operator.api.base import CRD_NAME
-from tidegate_operator.drift import is_satisfied
+from tidegate_operator.decisions.drift import is_satisfied
 from waiting import eventually
 
 BASELINES = ROOT / "tests" / "baselines"

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate_operator.cache import Cache, pool_key
-from tidegate_operator.cached_kube import CachedKube
 from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.observe import is_scaled_by_others
+from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import DEPLOYMENT, EVENT, JOB, POD, POOL, Manifest, Resource
+from tidegate_operator.world.cache import Cache, pool_key
+from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.observe import is_scaled_by_others
 
 
 def item(name: str, version: int, *, uid: str = "", pool: str = "chat", resource: Resource = POD) -> dict[str, Any]:

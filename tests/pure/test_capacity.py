@@ -10,14 +10,15 @@ import pytest
 from pools import NOW, SETTINGS, cpu_pool_manifest, pod, pool, settled, stored
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.capacity import candidates, free_accelerators, largest_node, shortage
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer, Page
-from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
-from tidegate_operator.observed import Node, Taint, Trouble, read_node
-from tidegate_operator.planning import plan
+from tidegate_operator.report.status import status
 from tidegate_operator.resources import NODE, Manifest, Resource
-from tidegate_operator.status import status
+from tidegate_operator.sizing.capacity import candidates, free_accelerators, largest_node, shortage
+from tidegate_operator.world.nodes import NODES_TTL_SECONDS, NodeCache, used_devices
+from tidegate_operator.world.observed import Node, Taint, Trouble
+from tidegate_operator.world.readers import read_node
 
 GPU = "nvidia.com/gpu"
 

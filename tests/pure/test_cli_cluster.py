@@ -18,9 +18,9 @@ from tidegate_cli.cluster.columns import age, columns
 from tidegate_cli.cluster.errors import ClusterError, NotAllowed
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, POOL_LABEL, ROLE_LABEL
-from tidegate_operator.observed import Trouble
+from tidegate_operator.labels import ENGINE_ROLE, POOL_LABEL, ROLE_LABEL
 from tidegate_operator.resources import Manifest, Resource
+from tidegate_operator.world.observed import Trouble
 
 READY: dict[str, Any] = {
     "observedGeneration": 1,

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from pools import NOW, load, pod
 from tidegate_core.telemetry import StartReport
 from tidegate_operator.api.status import ColdStartStatus
-from tidegate_operator.cold_start import MAX_MEASURED, measure, newly_measured
-from tidegate_operator.observed import Observed, Pod, read_pod
-from tidegate_operator.timeline import Timeline, read_timeline
+from tidegate_operator.world.cold_start import MAX_MEASURED, measure, newly_measured
+from tidegate_operator.world.observed import Observed, Pod
+from tidegate_operator.world.readers import read_pod
+from tidegate_operator.world.timeline import Timeline, read_timeline
 
 STATUS: dict[str, Any] = {
     "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-11-29T12:00:04Z"}],

@@ -8,12 +8,12 @@ import pytest
 
 from pools import pod, pool
 from tidegate_operator.api.status import CostStatus
-from tidegate_operator.cost import Claim, Place, claim_of, cost_of, pool_cost, replica_price
 from tidegate_operator.errors import BadPrices
-from tidegate_operator.neighbours import Neighbourhood
-from tidegate_operator.observed import Node, Observed
-from tidegate_operator.price_file import PriceFile
-from tidegate_operator.prices import PriceList, read_prices
+from tidegate_operator.report.cost import Claim, Place, claim_of, cost_of, pool_cost, replica_price
+from tidegate_operator.world.neighbours import Neighbourhood
+from tidegate_operator.world.observed import Node, Observed
+from tidegate_operator.world.price_file import PriceFile
+from tidegate_operator.world.prices import PriceList, read_prices
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 NODE = Place(

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
 
 TWO = {"minReplicas": 2, "replicas": 2}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_operator.drain_tokens import DrainTokens
-from tidegate_operator.observed import read_pod
 from tidegate_operator.settings import BadSettings
+from tidegate_operator.world.drain_tokens import DrainTokens
+from tidegate_operator.world.readers import read_pod
 
 
 def sha(token: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_operator.election import Elector, LeaseTiming
+from tidegate_operator.control.election import Elector, LeaseTiming
 from tidegate_operator.errors import Conflict, NotFound, Unreachable
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.resources import Manifest, Resource

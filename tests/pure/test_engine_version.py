@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
-from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan, PlanSettings
-from tidegate_operator.planning import plan
-from tidegate_operator.status import status
+from tidegate_operator.decisions.plan import Plan, PlanSettings
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.status import status
+from tidegate_operator.world.observed import Observed
 
 NEWER = replace(SETTINGS, engine=replace(SETTINGS.engine, runtime=replace(SETTINGS.engine.runtime, image="engine:2")))
 FOLLOW = {"engine": {"upgrade": "Follow"}}

@@ -7,12 +7,12 @@ from pools import IDLE, NOW, SETTINGS, inspected, pod, pool, pool_manifest, sett
 from shapes import shape_of
 from tidegate_operator.api.status import EngineStatus, InferencePoolStatus, LearnedSizing, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.experience import learn
-from tidegate_operator.observed import Observed
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
-from tidegate_operator.revisions import read_revision
-from tidegate_operator.status import status
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.revisions import read_revision
+from tidegate_operator.report.status import status
+from tidegate_operator.sizing.experience import learn
+from tidegate_operator.world.observed import Observed
 
 GIB = 2**30
 ENGINE = EngineStatus(image="engine:1")

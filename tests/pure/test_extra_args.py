@@ -11,13 +11,13 @@ from shapes import shape_of
 from tidegate_cli.__main__ import main
 from tidegate_core.launch import AttentionKind, EngineLaunch, Switch, ToolParser
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.extra_args import FREE, STANDS_FOR, refusal
-from tidegate_operator.fitting import find_fit
-from tidegate_operator.observed import Observed
-from tidegate_operator.planning import plan
-from tidegate_operator.rendering import engine_launch
-from tidegate_operator.revisions import inputs_hash
-from tidegate_operator.status import status
+from tidegate_operator.decisions.extra_args import FREE, STANDS_FOR, refusal
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.rendering import engine_launch
+from tidegate_operator.decisions.revisions import inputs_hash
+from tidegate_operator.report.status import status
+from tidegate_operator.sizing.fitting import find_fit
+from tidegate_operator.world.observed import Observed
 
 OWN = {"model", "runner", "host", "port", "admin_port", "drain_token_sha256", "sim_preemptions_per_minute"}
 

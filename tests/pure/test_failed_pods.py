@@ -6,11 +6,12 @@ from typing import Any
 
 from pools import NOW, SETTINGS, pod, pool, settled
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.failed_pods import MAX_KEPT, judge_failed_pods
+from tidegate_operator.decisions.failed_pods import MAX_KEPT, judge_failed_pods
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.manifests.avoidance import avoiding
-from tidegate_operator.observed import Ending, Observed, Pod, read_pod
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
+from tidegate_operator.world.observed import Ending, Observed, Pod
+from tidegate_operator.world.readers import read_pod
 
 REFUSED = "UnexpectedAdmissionError"
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from pools import pool
 from tidegate_operator.api.spec import InferencePoolSpec
-from tidegate_operator.revisions import inputs_hash
+from tidegate_operator.decisions.revisions import inputs_hash
 
 SECRET = {"name": "s", "key": "k"}
 TERM = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}

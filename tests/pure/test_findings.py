@@ -9,10 +9,10 @@ import pytest
 from pools import NOW, SETTINGS, inspected, pod, pool, settled
 from tidegate_operator.api.conditions import BAD_WHEN_TRUE, ConditionType
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.findings import Finding, Replicas, find_all
-from tidegate_operator.observed import Observed, Trouble
-from tidegate_operator.plan import Refusal
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.plan import Refusal
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.findings import Finding, Replicas, find_all
+from tidegate_operator.world.observed import Observed, Trouble
 
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current
 assert CURRENT is not None

@@ -11,10 +11,10 @@ import pytest
 from kstatus import kstatus
 from pools import NOW, SETTINGS, inspected, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.observed import Observed, Pod, Trouble
-from tidegate_operator.plan import Refusal
-from tidegate_operator.planning import plan
-from tidegate_operator.status import status
+from tidegate_operator.decisions.plan import Refusal
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.status import status
+from tidegate_operator.world.observed import Observed, Pod, Trouble
 
 HEALTH = Path(__file__).parents[2] / "docs/argocd/health.lua"
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current

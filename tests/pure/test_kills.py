@@ -17,10 +17,10 @@ from hub_pools import NEXT_COMMIT
 from memory_kube import MemoryKube
 from memory_world import KEY, MAX_ROUNDS, World, empty_world, identity
 from tidegate_operator.errors import Invalid
-from tidegate_operator.nodes import NODES_TTL_SECONDS, NodeCache
-from tidegate_operator.observed import Node
 from tidegate_operator.reconcile import FRESH_NODES_SECONDS
 from tidegate_operator.resources import DEPLOYMENT, EVENT
+from tidegate_operator.world.nodes import NODES_TTL_SECONDS, NodeCache
+from tidegate_operator.world.observed import Node
 
 READS = ("get", "list", "loads", "rehearse")
 

@@ -15,9 +15,9 @@ from tidegate_core.accelerator import Device, find_accelerator
 from tidegate_core.fit import Demand, RemedyKind, Target
 from tidegate_core.sizing import plan_fit
 from tidegate_core.storage import KvDtype, storage_of
-from tidegate_operator.fitting import find_fit
-from tidegate_operator.rendering import engine_launch
-from tidegate_operator.revisions import inputs_hash
+from tidegate_operator.decisions.rendering import engine_launch
+from tidegate_operator.decisions.revisions import inputs_hash
+from tidegate_operator.sizing.fitting import find_fit
 
 WIDE = 2 * 36 * 8 * 128 * 2  # bytes of a token of Qwen3-8B in 16 bits
 H100, L4 = (Target(Device.CUDA, find_accelerator(name).memory_bytes) for name in ("H100", "L4"))

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from tidegate_operator.cache import CACHED, Cache
+from tidegate_operator.control.lookout import Lookout
 from tidegate_operator.errors import Forbidden, NotFound, ServerFault
 from tidegate_operator.kube import ApiServer, Page
-from tidegate_operator.lookout import Lookout
-from tidegate_operator.manifests.labels import POOL_LABEL
-from tidegate_operator.resources import POD, POOL, Manifest, Resource
-from tidegate_operator.schedule import Key
+from tidegate_operator.labels import POOL_LABEL
+from tidegate_operator.resources import POD, POOL, Key, Manifest, Resource
+from tidegate_operator.world.cache import CACHED, Cache
 from waiting import eventually_async
 
 A, B = ("team", "a"), ("team", "b")

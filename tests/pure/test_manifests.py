@@ -10,15 +10,15 @@ from restricted import violations
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.pod import OUR_VARIABLES
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.drift import is_satisfied, stamped
-from tidegate_operator.engine_version import EngineDefaults
+from tidegate_operator.decisions.drift import is_satisfied, stamped
+from tidegate_operator.decisions.engine_version import EngineDefaults
+from tidegate_operator.decisions.plan import PlanSettings
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.scale import ScaleTiming
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.pod import Runtime, grace_seconds, startup_seconds
-from tidegate_operator.observed import Observed
-from tidegate_operator.plan import PlanSettings
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
-from tidegate_operator.scale import ScaleTiming
+from tidegate_operator.world.observed import Observed
 
 FULL = {
     "model": {"uri": "pvc://models/dir/qwen", "servedNames": ["qwen3-8b", "q"], "chatTemplate": "{{ messages }}"},

@@ -12,11 +12,11 @@ from pools import NOW, SETTINGS, carried_out, inspected, pod, pool, settled
 from tidegate_core.launch import EngineLaunch, ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.findings import Replicas, find_all
-from tidegate_operator.observed import Inspection, Node, Observed, Termination, Trouble
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.findings import Replicas, find_all
 from tidegate_operator.resources import Manifest
+from tidegate_operator.world.observed import Inspection, Node, Observed, Termination, Trouble
 
 SNAPSHOT = f"Qwen/Qwen3-8B@{COMMIT}"
 

@@ -15,11 +15,12 @@ from tidegate_core.quantity import parse_bytes
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.observed import Observed, read_pod
-from tidegate_operator.plan import Plan, PlanSettings
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.plan import Plan, PlanSettings
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.status import status
 from tidegate_operator.resources import Manifest
-from tidegate_operator.status import status
+from tidegate_operator.world.observed import Observed
+from tidegate_operator.world.readers import read_pod
 
 MIRROR = PlanSettings(
     replace(SETTINGS.engine, runtime=replace(SETTINGS.engine.runtime, hub_endpoint="https://mirror.example")),

@@ -9,10 +9,14 @@ import pytest
 from pools import NOW, SETTINGS, UID, pool, settled
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.apply import apply
+from tidegate_operator.decisions.integration import NO_MONITORING, MonitoringDefaults, integrate
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.errors import NotFound
-from tidegate_operator.integration import NO_MONITORING, MonitoringDefaults, integrate
-from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, labels
-from tidegate_operator.neighbours import (
+from tidegate_operator.labels import ENGINE_ROLE, SERVING_LABEL, labels
+from tidegate_operator.report.status import status
+from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest, Resource
+from tidegate_operator.world.neighbours import (
     NOBODY,
     Neighbourhood,
     foreign_pickers,
@@ -20,10 +24,6 @@ from tidegate_operator.neighbours import (
     read_picker,
     read_scaler,
 )
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
-from tidegate_operator.resources import GIE_POOL, OPTIONAL, POD_MONITOR, Manifest, Resource
-from tidegate_operator.status import status
 
 POOL_TARGET = {"apiVersion": "tidegate.dev/v1alpha1", "kind": "InferencePool", "name": "chat"}
 DEPLOYMENT_TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "chat"}

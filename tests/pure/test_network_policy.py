@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from pools import NOW, SETTINGS, carried_out, pool, settled
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.manifests.network_policy import Peers
-from tidegate_operator.observed import Observed
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import Manifest
+from tidegate_operator.world.observed import Observed
 
 OPERATOR: Manifest = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tidegate"}},

@@ -12,10 +12,10 @@ from tidegate_operator.errors import UnreadablePool
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.manifests.inspection_job import inspection_job
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.observe import Seen, observe, observe_pool
-from tidegate_operator.observed import Pod
-from tidegate_operator.scrape import Answers
+from tidegate_operator.world.nodes import NodeCache
+from tidegate_operator.world.observe import Seen, observe, observe_pool
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.scrape import Answers
 
 
 class StoredPool(ApiServer):

@@ -7,7 +7,8 @@ import pytest
 
 from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.observed import Pod, Trouble, read_deployment, read_pod
+from tidegate_operator.world.observed import Pod, Trouble
+from tidegate_operator.world.readers import read_deployment, read_pod
 
 WORDS = TerminationMessage(reason="DoesNotFit", message="the KV cache needs 9 GiB").encode()
 

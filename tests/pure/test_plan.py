@@ -24,11 +24,11 @@ from shapes import shape_of
 from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.fitting import find_fit
-from tidegate_operator.jobs import LONGEST_RETRY_SECONDS
-from tidegate_operator.observed import Node, Observed, Trouble
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.jobs import LONGEST_RETRY_SECONDS
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.sizing.fitting import find_fit
+from tidegate_operator.world.observed import Node, Observed, Trouble
 
 
 def titles(steps: Plan) -> list[str]:

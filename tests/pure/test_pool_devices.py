@@ -8,10 +8,10 @@ from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, stored
 from shapes import full_layers, shape_of
 from tidegate_core.accelerator import find_accelerator
 from tidegate_operator.api.reasons import Reason
-from tidegate_operator.devices import PoolDevice, UnknownDevice, find_device
-from tidegate_operator.fitting import find_fit
-from tidegate_operator.observed import Node, Observed, Taint
-from tidegate_operator.planning import plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.sizing.devices import PoolDevice, UnknownDevice, find_device
+from tidegate_operator.sizing.fitting import find_fit
+from tidegate_operator.world.observed import Node, Observed, Taint
 
 GPU, SLICE = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 SEVENTH, HALF = "A100-SXM4-80GB-MIG-1g.10gb", "A100-SXM4-80GB-MIG-3g.40gb"

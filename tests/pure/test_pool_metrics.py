@@ -13,7 +13,7 @@ from tidegate_operator.api.status import (
     CostStatus,
     InferencePoolStatus,
 )
-from tidegate_operator.pool_metrics import PoolMetrics
+from tidegate_operator.report.pool_metrics import PoolMetrics
 
 KEY = {"namespace": "team", "pool": "chat"}
 PHASES = {

@@ -13,10 +13,10 @@ from tidegate_cli.cluster.prospect import Prospect
 from tidegate_cli.errors import BadPlan
 from tidegate_core.inspected import Inspected
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.inspection import model_revision
-from tidegate_operator.observed import Node, Observed
-from tidegate_operator.prices import PriceList
-from tidegate_operator.quota import Quota
+from tidegate_operator.decisions.inspection import model_revision
+from tidegate_operator.world.observed import Node, Observed
+from tidegate_operator.world.prices import PriceList
+from tidegate_operator.world.quota import Quota
 
 GPU = "nvidia.com/gpu"
 L4 = {f"{GPU}.product": "NVIDIA-L4", f"{GPU}.memory": "23034"}

@@ -10,12 +10,13 @@ import pytest
 from pools import NOW, SETTINGS, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.apply import apply
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.protection import DO_NOT_DISRUPT, plan_protection
 from tidegate_operator.errors import Forbidden
-from tidegate_operator.observed import Pod, Trouble, read_pod
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
-from tidegate_operator.protection import DO_NOT_DISRUPT, plan_protection
 from tidegate_operator.resources import Manifest, Resource
+from tidegate_operator.world.observed import Pod, Trouble
+from tidegate_operator.world.readers import read_pod
 
 LOADING = pod(ready_since=None, scheduled_at=NOW)
 DRAINING = pod(draining_since=NOW - timedelta(seconds=5), is_serving=False)

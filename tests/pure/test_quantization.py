@@ -16,9 +16,9 @@ from tidegate_core.fit import Demand, RemedyKind, Target
 from tidegate_core.shape import TpRule, WeightGroup, WeightRole
 from tidegate_core.sizing import plan_fit
 from tidegate_core.storage import KvDtype, Quantization, storage_of
-from tidegate_operator.fitting import find_fit
-from tidegate_operator.rendering import engine_launch
-from tidegate_operator.revisions import inputs_hash
+from tidegate_operator.decisions.rendering import engine_launch
+from tidegate_operator.decisions.revisions import inputs_hash
+from tidegate_operator.sizing.fitting import find_fit
 
 CPU_16G, CPU_64G = (
     {"accelerator": {"resource": "cpu"}, "pod": {"resources": {"limits": {"memory": memory}}}}

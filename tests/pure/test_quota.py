@@ -10,16 +10,16 @@ import pytest
 from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, settled
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.capacity import num_held
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
-from tidegate_operator.observed import Node, Observed
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
-from tidegate_operator.quota import LOOK_SECONDS, NO_QUOTA, Quota, Room, claim, num_to_order, read_quota, room
-from tidegate_operator.quotas import QUOTAS_TTL_SECONDS, QuotaCache
+from tidegate_operator.report.status import status
 from tidegate_operator.resources import Manifest, Resource
-from tidegate_operator.status import status
+from tidegate_operator.sizing.capacity import num_held
+from tidegate_operator.world.observed import Node, Observed
+from tidegate_operator.world.quota import LOOK_SECONDS, NO_QUOTA, Quota, Room, claim, num_to_order, read_quota, room
+from tidegate_operator.world.quotas import QUOTAS_TTL_SECONDS, QuotaCache
 
 GPU = "requests.nvidia.com/gpu"
 TEMPLATE = {

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tidegate_operator.api.manifest import read_manifest
-from tidegate_operator.neighbours import Scaler, foreign_scalers, read_scaler
+from tidegate_operator.world.neighbours import Scaler, foreign_scalers, read_scaler
 
 PAGE = (Path(__file__).parents[2] / "docs/neighbours.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

@@ -17,14 +17,13 @@ from memory_world import KEY, Engines, Process, empty_world, ended, identity, ru
 from pools import IDLE, pool_manifest
 from tidegate_core.launch import ExitCode
 from tidegate_operator.api.status import InferencePoolStatus
-from tidegate_operator.cached_kube import CachedKube
-from tidegate_operator.manifests.labels import ENGINE_ROLE, ROLE_LABEL
-from tidegate_operator.metrics import Pools
-from tidegate_operator.observed import Pod
-from tidegate_operator.resources import DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Manifest
-from tidegate_operator.schedule import Key
-from tidegate_operator.scrape import Answers
-from tidegate_operator.surroundings import Surroundings
+from tidegate_operator.control.metrics import Pools
+from tidegate_operator.labels import ENGINE_ROLE, ROLE_LABEL
+from tidegate_operator.resources import DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Key, Manifest
+from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.scrape import Answers
+from tidegate_operator.world.surroundings import Surroundings
 
 RESYNC_SECONDS = 300.0
 AT_ONCE_SECONDS = 1.0  # after something has changed

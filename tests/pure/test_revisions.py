@@ -8,15 +8,15 @@ import pytest
 from pools import NOW, SETTINGS, carried_out, load, pool, settled
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.status import SizingStatus
-from tidegate_operator.drain_time import drain_seconds
-from tidegate_operator.engine_version import EngineDefaults
+from tidegate_operator.decisions.drain_time import drain_seconds
+from tidegate_operator.decisions.engine_version import EngineDefaults
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.decisions.revisions import inputs_hash, read_revision
+from tidegate_operator.decisions.scale import ScaleTiming
 from tidegate_operator.errors import BadRevision
-from tidegate_operator.manifests.labels import TEMPLATE_LABEL
+from tidegate_operator.labels import TEMPLATE_LABEL
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.planning import plan
 from tidegate_operator.resources import CONTROLLER_REVISION
-from tidegate_operator.revisions import inputs_hash, read_revision
-from tidegate_operator.scale import ScaleTiming
 
 NEWER = replace(
     SETTINGS,

@@ -11,12 +11,12 @@ from pools import NOW, SETTINGS, carried_out, cpu_pool_manifest, load, pod, pool
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ROLLOUT_ANNOTATION
-from tidegate_operator.observed import Node, Observed, Pod, Trouble
-from tidegate_operator.plan import Plan
-from tidegate_operator.planning import plan
-from tidegate_operator.quota import Quota
-from tidegate_operator.status import status
+from tidegate_operator.decisions.plan import Plan
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.labels import ROLLOUT_ANNOTATION
+from tidegate_operator.report.status import status
+from tidegate_operator.world.observed import Node, Observed, Pod, Trouble
+from tidegate_operator.world.quota import Quota
 
 GPU = "nvidia.com/gpu"
 CHANGED = {"context": {"max": 2048, "min": 1024}}

@@ -3,7 +3,7 @@
 import pytest
 
 from tidegate_operator.api.status import ColdStartPhases, ColdStartStatus
-from tidegate_operator.scale import DEFAULT_COLD_START_SECONDS, MAX_COLD_START_SECONDS, cold_start_seconds
+from tidegate_operator.decisions.scale import DEFAULT_COLD_START_SECONDS, MAX_COLD_START_SECONDS, cold_start_seconds
 
 PHASES = ColdStartPhases(schedule_seconds=0, image_seconds=0, download_seconds=0, load_seconds=0, warm_up_seconds=0)
 

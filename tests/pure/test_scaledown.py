@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pools import NOW, load, pod
 from tidegate_core.telemetry import LoadReport
-from tidegate_operator.observed import Pod
-from tidegate_operator.scaledown import DRAINED_COST, DRAINING_COST, ScaleDown, plan_scale_down
+from tidegate_operator.decisions.scaledown import DRAINED_COST, DRAINING_COST, ScaleDown, plan_scale_down
+from tidegate_operator.world.observed import Pod
 
 TIMEOUT_SECONDS = 120.0
 

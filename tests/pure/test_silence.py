@@ -4,7 +4,7 @@ import pytest
 
 from pools import load
 from tidegate_core.samples import Round, Sample
-from tidegate_operator.silence import has_metrics, silence
+from tidegate_operator.decisions.silence import has_metrics, silence
 
 HTTP_500, TIMED_OUT = "GET /load: HTTP 500", "GET /load: no answer within 2 s"
 

@@ -10,9 +10,9 @@ from tidegate_core.scaling import Policy, decide
 from tidegate_core.squeeze import CALM_SECONDS, is_squeezed
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.status import InferencePoolStatus
-from tidegate_operator.observed import Observed
-from tidegate_operator.planning import plan
-from tidegate_operator.status import status
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.status import status
+from tidegate_operator.world.observed import Observed
 
 NOW = 1_000_000.0
 POLICY = Policy(min_replicas=1, max_replicas=1, slots=8, ttft_seconds=2.0, hold_seconds=120.0)

@@ -13,11 +13,11 @@ from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.notes import transition_notes
-from tidegate_operator.observed import Observed, Pod, Trouble
-from tidegate_operator.plan import Refusal
-from tidegate_operator.planning import plan
-from tidegate_operator.status import status, status_manifest
+from tidegate_operator.decisions.notes import transition_notes
+from tidegate_operator.decisions.plan import Refusal
+from tidegate_operator.decisions.planning import plan
+from tidegate_operator.report.status import status, status_manifest
+from tidegate_operator.world.observed import Observed, Pod, Trouble
 
 CURRENT = plan(pool(), settled(), SETTINGS, NOW).revisions.current
 assert CURRENT is not None

@@ -8,11 +8,11 @@ import pytest
 from memory_kube import MemoryKube
 from pools import UID, pool
 from tidegate_operator.apply import apply
-from tidegate_operator.cache import Cache
-from tidegate_operator.cached_kube import CachedKube
+from tidegate_operator.decisions.plan import Plan, Refusal
 from tidegate_operator.manifests.network_policy import Peers, network_policies
-from tidegate_operator.plan import Plan, Refusal
 from tidegate_operator.resources import NETWORK_POLICY
+from tidegate_operator.world.cache import Cache
+from tidegate_operator.world.cached_kube import CachedKube
 
 (WANTED,) = network_policies(pool(), Peers(admin=({"podSelector": {}},)))
 PLACE = (NETWORK_POLICY, "team", "chat-pods")

@@ -8,11 +8,11 @@ import pytest
 
 from pools import UID, pool
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.decisions.integration import MonitoringDefaults, integrate
 from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault
-from tidegate_operator.integration import MonitoringDefaults, integrate
-from tidegate_operator.neighbours import Neighbourhood
 from tidegate_operator.resources import AUTOSCALER, GIE_POOL, POD_MONITOR, SCALED_OBJECT, Manifest, Resource
-from tidegate_operator.surroundings import TTL_SECONDS, Surroundings
+from tidegate_operator.world.neighbours import Neighbourhood
+from tidegate_operator.world.surroundings import TTL_SECONDS, Surroundings
 
 HPA = {
     "kind": "HorizontalPodAutoscaler",

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_operator.control.schedule import Schedule, Timing
+from tidegate_operator.control.workqueue import WorkQueue
 from tidegate_operator.errors import OperatorError
 from tidegate_operator.kube import error_of
-from tidegate_operator.schedule import Key, Schedule, Timing
-from tidegate_operator.workqueue import WorkQueue
+from tidegate_operator.resources import Key
 
 A, B = ("team", "a"), ("team", "b")
 TIMING = Timing(debounce_seconds=1, resync_seconds=100, first_backoff_seconds=2, longest_backoff_seconds=20, jitter=0)

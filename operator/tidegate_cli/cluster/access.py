@@ -22,9 +22,10 @@ from tidegate_core.telemetry import ADMIN_PORT, LOAD_PATH, LoadReport
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import KubeError, NotFound, TooManyRequests
 from tidegate_operator.kube import ApiServer, error_of
-from tidegate_operator.manifests.labels import text_selector
-from tidegate_operator.observed import Pod, read_pod
+from tidegate_operator.labels import text_selector
 from tidegate_operator.resources import POD, POOL, Manifest
+from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.readers import read_pod
 
 NUM_THREADS = 16
 PROXY_TIMEOUT_SECONDS = (3, 5)  # to connect, to answer

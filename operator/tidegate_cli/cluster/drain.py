@@ -16,9 +16,9 @@ from time import monotonic
 from tidegate_cli.cluster.access import Cluster, run_in_cluster
 from tidegate_cli.cluster.errors import ClusterError, NotAllowed
 from tidegate_cli.cluster.options import add_access_arguments
-from tidegate_operator.manifests.labels import ENGINE_ROLE, POOL_LABEL, ROLE_LABEL
-from tidegate_operator.observed import read_pod
+from tidegate_operator.labels import ENGINE_ROLE, POOL_LABEL, ROLE_LABEL
 from tidegate_operator.resources import POD, Manifest
+from tidegate_operator.world.readers import read_pod
 
 POLL_SECONDS = 2.0
 

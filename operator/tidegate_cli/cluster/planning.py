@@ -17,20 +17,21 @@ from tidegate_core.fit import Fit
 from tidegate_core.inspected import Inspected
 from tidegate_core.quantity import format_bytes
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.devices import UnknownDevice, find_device
-from tidegate_operator.engine_version import EngineDefaults
+from tidegate_operator.decisions.engine_version import EngineDefaults
+from tidegate_operator.decisions.inspection import is_about_model_of, stored_answer
+from tidegate_operator.decisions.rendering import render_revision
 from tidegate_operator.errors import BadPrices, KubeError
-from tidegate_operator.fitting import find_fit, target
-from tidegate_operator.inspection import is_about_model_of, stored_answer
-from tidegate_operator.manifests.labels import MODEL_ROLE, POOL_LABEL, ROLE_LABEL, text_selector
+from tidegate_operator.labels import MODEL_ROLE, POOL_LABEL, ROLE_LABEL, text_selector
 from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
-from tidegate_operator.nodes import NodeCache
-from tidegate_operator.observed import Observed, read_pod
-from tidegate_operator.prices import PriceList, read_prices
-from tidegate_operator.quotas import QuotaCache
-from tidegate_operator.rendering import render_revision
 from tidegate_operator.resources import CONTROLLER_REVISION, POD, POOL, Manifest
+from tidegate_operator.sizing.devices import UnknownDevice, find_device
+from tidegate_operator.sizing.fitting import find_fit, target
+from tidegate_operator.world.nodes import NodeCache
+from tidegate_operator.world.observed import Observed
+from tidegate_operator.world.prices import PriceList, read_prices
+from tidegate_operator.world.quotas import QuotaCache
+from tidegate_operator.world.readers import read_pod
 
 ANY_ENGINE = EngineDefaults(Runtime("engine", {}))  # what a replica takes does not depend on the image
 

@@ -9,14 +9,14 @@ from decimal import Decimal
 
 from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.capacity import candidates, free_accelerators, num_held, shortage
-from tidegate_operator.cost import Place, claim_of, replica_price
+from tidegate_operator.decisions.revisions import TemplateRevision, inputs_hash, stored_revisions
+from tidegate_operator.decisions.rollout import choose_strategy, num_accelerators
 from tidegate_operator.manifests.pod import startup_seconds
-from tidegate_operator.observed import Node, Observed
-from tidegate_operator.prices import PriceList
-from tidegate_operator.quota import room
-from tidegate_operator.revisions import TemplateRevision, inputs_hash, stored_revisions
-from tidegate_operator.rollout import choose_strategy, num_accelerators
+from tidegate_operator.report.cost import Place, claim_of, replica_price
+from tidegate_operator.sizing.capacity import candidates, free_accelerators, num_held, shortage
+from tidegate_operator.world.observed import Node, Observed
+from tidegate_operator.world.prices import PriceList
+from tidegate_operator.world.quota import room
 
 
 @dataclass(frozen=True)

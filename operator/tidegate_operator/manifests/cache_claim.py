@@ -10,8 +10,7 @@ from math import ceil
 from tidegate_core.quantity import format_quantity, parse_bytes
 from tidegate_operator.api.model import ModelCache
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import CACHE_ROLE, HOLDS_ANNOTATION, metadata
-from tidegate_operator.manifests.model_volume import cache_name
+from tidegate_operator.labels import CACHE_ROLE, HOLDS_ANNOTATION, cache_name, metadata
 from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, Manifest
 
 NUM_MODELS = 2  # the one that serves and its successor

@@ -6,7 +6,7 @@ A new text is a new name, so it rolls pods as every other input does.
 from hashlib import sha256
 
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import CHAT_TEMPLATE_ROLE, metadata
+from tidegate_operator.labels import CHAT_TEMPLATE_ROLE, metadata
 from tidegate_operator.manifests.pod import CHAT_TEMPLATE_DIRECTORY, CHAT_TEMPLATE_KEY
 from tidegate_operator.resources import CONFIG_MAP, Manifest
 

@@ -1,7 +1,7 @@
 """ControllerRevisions: immutable memory of a pool. One holds the inspected model, others the rendered pod templates."""
 
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import metadata
+from tidegate_operator.labels import metadata
 from tidegate_operator.resources import CONTROLLER_REVISION, Manifest
 
 

@@ -2,7 +2,7 @@
 
 from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import (
+from tidegate_operator.labels import (
     DESIRED_ANNOTATION,
     ENGINE_ROLE,
     ROLLOUT_ANNOTATION,

@@ -13,21 +13,22 @@ from typing import Any
 from tidegate_core.hub import Snapshot
 from tidegate_core.launch import MODELS_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.hub_access import hub_variables, token_arguments, token_mounts, token_volumes
-from tidegate_operator.manifests.labels import (
+from tidegate_operator.labels import (
     DOWNLOAD_CONTAINER,
     DOWNLOAD_ROLE,
     ENGINE_CONTAINER,
     HOLDS_ANNOTATION,
+    cache_name,
     metadata,
     selector,
 )
+from tidegate_operator.manifests.hub_access import hub_variables, token_arguments, token_mounts, token_volumes
 from tidegate_operator.manifests.merge import merge
-from tidegate_operator.manifests.model_volume import MODEL_VOLUME, HubFiles, cache_name, claim_volume
+from tidegate_operator.manifests.model_volume import MODEL_VOLUME, HubFiles, claim_volume
 from tidegate_operator.manifests.pod import UID, Runtime, job_template
 from tidegate_operator.manifests.resources import download_resources
-from tidegate_operator.observed import Node
 from tidegate_operator.resources import JOB, Manifest
+from tidegate_operator.world.observed import Node
 
 START_SECONDS = 900  # a cold node, a large image, a volume to be made
 SLOWEST_LINK_BYTES_PER_SECOND = 5_000_000  # what has arrived by then counts: the next try continues it

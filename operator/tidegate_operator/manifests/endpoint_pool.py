@@ -8,7 +8,7 @@ https://gateway-api-inference-extension.sigs.k8s.io/reference/spec/
 from tidegate_core.telemetry import API_PORT
 from tidegate_operator.api.spec import EndpointPickerRef
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, metadata, selector
+from tidegate_operator.labels import ENGINE_ROLE, SERVING_LABEL, metadata, selector
 from tidegate_operator.resources import GIE_POOL, Manifest
 
 

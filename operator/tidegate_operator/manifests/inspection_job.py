@@ -6,8 +6,8 @@ the operator counts tries and waits between them, since it knows which failures 
 
 from tidegate_core.hub import DEFAULT_REVISION
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.labels import INSPECTION_ROLE, metadata
 from tidegate_operator.manifests.hub_access import token_arguments
-from tidegate_operator.manifests.labels import INSPECTION_ROLE, metadata
 from tidegate_operator.manifests.model_volume import inspected_volume, model_path
 from tidegate_operator.manifests.pod import Runtime, job_template
 from tidegate_operator.manifests.resources import inspection_resources

@@ -11,10 +11,10 @@ from tidegate_core.hub import Snapshot
 from tidegate_core.launch import MODELS_PATH
 from tidegate_core.quantity import format_quantity
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.labels import cache_name
 from tidegate_operator.resources import Manifest
 
 MODEL_VOLUME = "models"
-CACHE_SUFFIX = "-models"
 _MIB = 2**20
 _DISK_MARGIN = 1.05  # file systems count blocks
 
@@ -38,11 +38,6 @@ class ModelVolume:
 
     def mount(self, *, is_writable: bool = False) -> Manifest:
         return {"name": MODEL_VOLUME, "mountPath": MODELS_PATH} | ({} if is_writable else {"readOnly": True})
-
-
-def cache_name(pool: InferencePool) -> str:
-    """Of the claim that a cache is."""
-    return pool.metadata.name + CACHE_SUFFIX
 
 
 def claim_volume(name: str, *, is_writable: bool = False) -> ModelVolume:

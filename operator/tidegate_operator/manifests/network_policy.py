@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, POOL_LABEL, metadata
-from tidegate_operator.observed import Observed
+from tidegate_operator.labels import ENGINE_ROLE, POOL_LABEL, metadata
 from tidegate_operator.resources import NETWORK_POLICY, Manifest
+from tidegate_operator.world.observed import Observed
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from typing import Any
 from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.labels import ENGINE_CONTAINER, ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.hub_access import hub_variables, token_mounts, token_volumes
-from tidegate_operator.manifests.labels import ENGINE_CONTAINER, ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.model_volume import ModelVolume
 from tidegate_operator.manifests.resources import ContainerResources

@@ -6,9 +6,9 @@ not ready anyway may always be evicted: a broken pool must not hold a node.
 
 from tidegate_operator.api.spec import ScalingMode
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, metadata, selector
-from tidegate_operator.observed import Observed
+from tidegate_operator.labels import ENGINE_ROLE, metadata, selector
 from tidegate_operator.resources import POD_DISRUPTION_BUDGET, Manifest
+from tidegate_operator.world.observed import Observed
 
 MIN_REPLICAS = 2
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tidegate_core.telemetry import METRICS_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, metadata, selector
+from tidegate_operator.labels import ENGINE_ROLE, metadata, selector
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.resources import POD_MONITOR, Manifest
 

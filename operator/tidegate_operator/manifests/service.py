@@ -2,7 +2,7 @@
 
 from tidegate_core.telemetry import API_PORT
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, SERVING_LABEL, metadata, selector
+from tidegate_operator.labels import ENGINE_ROLE, SERVING_LABEL, metadata, selector
 from tidegate_operator.resources import SERVICE, Manifest
 
 

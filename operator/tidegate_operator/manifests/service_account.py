@@ -1,7 +1,7 @@
 """The identity of engine pods: it may do nothing, and its token is not mounted."""
 
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.manifests.labels import ENGINE_ROLE, metadata
+from tidegate_operator.labels import ENGINE_ROLE, metadata
 from tidegate_operator.resources import SERVICE_ACCOUNT, Manifest
 
 

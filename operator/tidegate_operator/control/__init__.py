@@ -1,0 +1,1 @@
+"""How the operator runs: watches, the work queue and its times, election, probes and metrics."""

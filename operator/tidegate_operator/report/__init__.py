@@ -1,0 +1,1 @@
+"""What is said: status, Events, costs, metrics about pools."""

@@ -1,0 +1,158 @@
+"""The device of a pool and its memory: what the spec says, what the nodes' labels say, or the catalogue. Pure.
+
+    cpu pool             the pod's memory limit
+    accelerator.memory   as it is written
+    else                 the smallest device on the nodes where the pool may run; where nodes may not be read, the
+                         product that pod.nodeSelector asks for
+
+Labels are those of NVIDIA's GPU feature discovery, for a MIG slice with a resource of its own (nvidia.com/mig-1g.10gb)
+those of the slice. Called by fitting.py.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidegate_core.accelerator import find_accelerator, mig_slice_bytes
+from tidegate_core.errors import UnknownAccelerator
+from tidegate_core.quantity import format_bytes, parse_bytes
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.sizing.capacity import candidates, largest_node
+from tidegate_operator.world.observed import Node
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"  # prices are told by it
+MIG_PREFIX = "nvidia.com/mig-"
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class NodeDevice:
+    """One device of a node."""
+
+    node: Node
+    product: str  # empty where no label says
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class PoolDevice:
+    """What a replica of the pool is sized for."""
+
+    name: str  # engines on devices of the same name can be compared
+    memory_bytes: int
+    is_slice: bool = False  # of a GPU; slices cannot be joined
+    most_on_a_node: int | None = None  # devices, taken or free; None: no node is known
+    difference: str = ""  # where nodes differ: which one counts, and how to get a larger one
+
+
+@dataclass(frozen=True)
+class UnknownDevice:
+    """Why its memory is not known, and what to do."""
+
+    message: str
+
+
+def find_device(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevice | UnknownDevice:
+    """`nodes` is None where the operator may not look at them."""
+    accelerator = pool.spec.accelerator
+    if accelerator.is_cpu:
+        return PoolDevice(accelerator.resource, parse_bytes(pool.spec.pod.resources.limits["memory"]))
+    usable = candidates(pool, nodes or ())
+    most = largest_node(usable, accelerator.resource) or None
+    is_slice = accelerator.resource.startswith(MIG_PREFIX)
+    if accelerator.memory:
+        return PoolDevice(accelerator.resource, parse_bytes(accelerator.memory), is_slice, most)
+    if nodes is None:
+        return _asked_for(pool, is_slice=is_slice)
+    if not usable:
+        return _nowhere(accelerator.resource)
+    try:
+        found = [node_device(node, accelerator.resource) for node in _settled(usable)]
+    except UnknownAccelerator as error:
+        return _unknown(accelerator.resource, str(error))
+    smallest = min(found, key=lambda each: (each.memory_bytes, each.node.name))
+    return PoolDevice(
+        name=smallest.product or accelerator.resource,
+        memory_bytes=smallest.memory_bytes,
+        is_slice=is_slice or "-MIG-" in smallest.product,
+        most_on_a_node=most,
+        difference=_difference(accelerator.resource, smallest, found),
+    )
+
+
+def _asked_for(pool: InferencePool, *, is_slice: bool) -> PoolDevice | UnknownDevice:
+    """From the pool's own words: its pods run on nodes with these labels and on no others."""
+    resource, wanted = pool.spec.accelerator.resource, pool.spec.pod.node_selector
+    unread = "the operator may not look at nodes"
+    if f"{resource}.product" not in wanted:
+        return _unknown(resource, f"{unread}, and pod.nodeSelector has no {resource}.product")
+    try:
+        asked = node_device(Node("of pod.nodeSelector", wanted, {}), resource)
+    except UnknownAccelerator as error:
+        return _unknown(resource, f"{unread}, and {error}")
+    return PoolDevice(asked.product, asked.memory_bytes, is_slice or "-MIG-" in asked.product)
+
+
+def node_device(node: Node, resource: str) -> NodeDevice:
+    """Raises UnknownAccelerator naming the node and what its labels lack."""
+    labels = node.labels
+    product = labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name", "")
+    told = labels.get(f"{resource}.replicas", "")
+    replicas = max(1, int(told)) if told.isdecimal() else 1  # anybody can write a label
+    sharing = labels.get(f"{resource}.sharing-strategy", "none")
+    if sharing == "time-slicing" and replicas > 1:
+        raise UnknownAccelerator(
+            f"node {node.name} shares each {resource} between {replicas} pods by time-slicing, and no label says how "
+            "much memory one of them has"
+        )
+    memory_bytes = _memory_bytes(node, resource, product)
+    return NodeDevice(node, product, memory_bytes // replicas if sharing == "mps" else memory_bytes)
+
+
+def _memory_bytes(node: Node, resource: str, product: str) -> int:
+    """The label counts MiB; without one the catalogue knows the product, and a slice's name its size."""
+    label = node.labels.get(f"{resource}.memory", "")
+    if label.isdecimal():
+        return int(label) * _MIB
+    try:
+        return find_accelerator(product).memory_bytes
+    except UnknownAccelerator as error:
+        if resource.startswith(MIG_PREFIX):
+            return mig_slice_bytes(resource.removeprefix(MIG_PREFIX))
+        lacking = f"node {node.name} has neither the label {resource}.memory nor a known {resource}.product"
+        raise UnknownAccelerator(f"{lacking}: {error}" if product else lacking) from error
+
+
+def _settled(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A cordoned node is on its way out and decides about nothing, unless there are no others."""
+    return tuple(node for node in nodes if not node.is_cordoned) or nodes
+
+
+def _difference(resource: str, smallest: NodeDevice, found: list[NodeDevice]) -> str:
+    largest = max(found, key=lambda each: (each.memory_bytes, each.node.name))
+    if largest.memory_bytes == smallest.memory_bytes:
+        return ""
+    selector = _selector(resource, largest, smallest)
+    return (
+        f"sized for the smallest {resource} that may be scheduled, {format_bytes(smallest.memory_bytes)} on node "
+        f"{smallest.node.name}; pod.nodeSelector {selector} would give {format_bytes(largest.memory_bytes)}"
+    )
+
+
+def _selector(resource: str, wanted: NodeDevice, other: NodeDevice) -> str:
+    """A label that tells the two apart."""
+    if wanted.product and wanted.product != other.product:
+        return f"{{{resource}.product: {wanted.product}}}"
+    if label := wanted.node.labels.get(f"{resource}.memory"):
+        return f'{{{resource}.memory: "{label}"}}'
+    return "with a label of the larger ones"
+
+
+def _nowhere(resource: str) -> UnknownDevice:
+    return UnknownDevice(
+        f"no node that the pool may use has {resource}; add such a node, or set accelerator.resource: cpu; "
+        "accelerator.memory only tells the size"
+    )
+
+
+def _unknown(resource: str, cause: str) -> UnknownDevice:
+    return UnknownDevice(f"the memory of {resource} is not known: {cause}; set accelerator.memory, such as 24Gi")

@@ -1,0 +1,207 @@
+"""Whether and how a pool's model fits its device. Pure.
+
+Takes the device from devices.py, asks tidegate_core.sizing and says its answer in words and in the spec's fields.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tidegate_core.accelerator import Device
+from tidegate_core.fit import MOST_DEVICES_SERVED, Demand, Fit, Option, Remedy, RemedyKind, Target
+from tidegate_core.quantity import format_bytes
+from tidegate_core.report import devices_served, statement
+from tidegate_core.shape import ModelShape
+from tidegate_core.sizing import plan_replica
+from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
+from tidegate_operator.api.model import KvCacheDtype, WeightQuantization
+from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.status import ModelStatus, SizingBasis, SizingOption, SizingStatus
+from tidegate_operator.api.v1alpha1 import InferencePool
+from tidegate_operator.sizing.devices import PoolDevice, UnknownDevice, find_device
+from tidegate_operator.sizing.experience import NO_EXPERIENCE, Experience
+from tidegate_operator.world.observed import Node
+
+_KV_DTYPES = {None: KvDtype.AUTO, KvCacheDtype.INT8: KvDtype.INT8, KvCacheDtype.FP8: KvDtype.FP8}
+_QUANTIZATIONS = {None: None, WeightQuantization.INT8: Quantization.INT8}
+
+
+@dataclass(frozen=True)
+class FitFinding:
+    """`fit` is None while the device's memory is unknown."""
+
+    fit: Fit | None
+    reason: Reason
+    message: str
+    basis: SizingBasis | None = None
+
+    @property
+    def is_good(self) -> bool:
+        return self.fit is not None and self.fit.fits
+
+
+def find_fit(
+    pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, experience: Experience = NO_EXPERIENCE
+) -> FitFinding:
+    """Sizing for one replica of the pool, with what engines like it have measured."""
+    device = find_device(pool, nodes)
+    if isinstance(device, UnknownDevice):
+        return FitFinding(None, Reason.MEMORY_UNKNOWN, device.message)
+    num_devices = pool.spec.accelerator.count
+    basis = _basis(pool, shape, device, experience)
+    on = target(pool, device, basis.loaded_percent)
+    fit = plan_cached(shape, on, demand(pool), storage(pool, shape), num_devices)
+    if device.is_slice:
+        fit = replace(fit, remedies=tuple(each for each in fit.remedies if each.kind is not RemedyKind.MORE_GPUS))
+    reason = (
+        Reason.DOES_NOT_FIT if not fit.fits
+        else Reason.SHRUNK_TO_FIT if fit.context < fit.context_wanted
+        else Reason.FITS
+    )  # fmt: skip
+    said = [_numbers(fit), _about_devices(fit, device), device.difference]
+    ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
+    message = "; ".join(filter(None, said)) + (f". What would help: {ways}" if ways else "")
+    return FitFinding(fit, reason, message, basis)
+
+
+def _basis(pool: InferencePool, shape: ModelShape, device: PoolDevice, experience: Experience) -> SizingBasis:
+    basis = SizingBasis(
+        architecture=shape.architecture, dtype=quantization(pool) or shape.dtype, accelerator=device.name
+    )
+    return basis.model_copy(update={"loaded_percent": experience.percent(basis)})
+
+
+@lru_cache(maxsize=2048)  # the same question comes with every look at a pool
+def plan_cached(shape: ModelShape, on: Target, asked: Demand, kept: Storage, num_devices: int | None) -> Fit:
+    """As plan_replica."""
+    return plan_replica(shape, on, asked, kept, num_devices=num_devices)
+
+
+def target(pool: InferencePool, device: PoolDevice, loaded_percent: int = 100) -> Target:
+    return Target(
+        device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA,
+        memory_bytes=device.memory_bytes,
+        loaded_percent=loaded_percent,
+    )
+
+
+def _about_devices(fit: Fit, device: PoolDevice) -> str:
+    """How many devices it takes, where the engine or the nodes cannot give so many."""
+    needed = fit.devices_needed
+    if needed is None:
+        return ""
+    if device.is_slice:
+        return "slices of a GPU cannot be joined: one must hold the model"
+    memory, most = format_bytes(fit.memory_bytes), device.most_on_a_node
+    on_nodes = f", and no node has more than {most}" if most is not None and most < needed else ""
+    if fit.tensor_parallel == needed:
+        return f"set accelerator.count to {MOST_DEVICES_SERVED} or leave it out" + on_nodes
+    return f"it takes {needed} devices of {memory} on one node, but {devices_served()}" + on_nodes
+
+
+def kv_dtype(pool: InferencePool) -> KvDtype:
+    """The spec's word as the engine's."""
+    return _KV_DTYPES[pool.spec.model.kv_cache_dtype]
+
+
+def quantization(pool: InferencePool) -> Quantization | None:
+    """The spec's word as the engine's."""
+    return _QUANTIZATIONS[pool.spec.model.quantization]
+
+
+def storage(pool: InferencePool, shape: ModelShape) -> Storage:
+    """How the pool's engines keep the model."""
+    return storage_of(shape, kv_dtype(pool), quantization(pool))
+
+
+def demand(pool: InferencePool) -> Demand:
+    spec = pool.spec
+    return Demand(
+        context_max=spec.context.max,
+        context_min=spec.context.min,
+        prompt_tokens=spec.traffic.prompt_tokens,
+        output_tokens=spec.traffic.output_tokens,
+    )
+
+
+def model_status(shape: ModelShape, fit: Fit) -> ModelStatus:
+    return ModelStatus(
+        architecture=shape.architecture,
+        parameters=shape.num_parameters,
+        weight_bytes=fit.weight_bytes,
+        kv_bytes_per_token=fit.kv_bytes_per_token,
+        max_context=shape.max_context,
+        fingerprint=shape.fingerprint,
+    )
+
+
+def sizing_status(pool: InferencePool, fit: Fit, basis: SizingBasis | None) -> SizingStatus:
+    return SizingStatus(
+        fits=fit.fits,
+        binding_constraint=fit.binding_constraint,
+        remedies=_remedies(pool, fit),
+        smaller=_option(fit.smaller),
+        larger=_option(fit.larger),
+        basis=basis,
+        devices_needed=fit.devices_needed,
+        memory_bytes=fit.memory_bytes,
+        unused_share_bytes=fit.unused_share_bytes,
+        runtime_bytes=fit.runtime_bytes,
+        collectives_bytes=fit.collectives_bytes,
+        activation_bytes=fit.activation_bytes,
+        logits_bytes=fit.logits_bytes,
+        graphs_bytes=fit.graphs_bytes,
+        reserve_bytes=fit.reserve_bytes,
+        loading_bytes=fit.loading_bytes,
+        weight_bytes=fit.per_gpu_weight_bytes,
+        kv_bytes_per_token=fit.per_gpu_kv_bytes_per_token,
+        kv_fixed_bytes_per_sequence=fit.kv_fixed_bytes_per_sequence,
+        kv_pool_bytes=fit.kv_pool_bytes,
+        kv_blocks=fit.kv_blocks,
+        context=fit.context,
+        slots=fit.slots,
+        tensor_parallel=fit.tensor_parallel,
+        resident_bytes=fit.resident_bytes,
+    )
+
+
+def _option(option: Option | None) -> SizingOption | None:
+    if option is None:
+        return None
+    return SizingOption(name=option.name, memory_bytes=option.memory_bytes, context=option.context, slots=option.slots)
+
+
+def _numbers(fit: Fit) -> str:
+    """The statement without its verdict, which is the condition's reason already."""
+    return statement(fit).removeprefix("fits: ").removeprefix("does not fit: ")
+
+
+def _remedies(pool: InferencePool, fit: Fit) -> tuple[str, ...]:
+    """Those that a person can carry out come first, each naming its field; then those that sizing can only price."""
+    named = [_in_the_spec(pool, remedy) for remedy in fit.remedies]
+    others = [remedy.description for remedy, words in zip(fit.remedies, named, strict=True) if not words]
+    return (*filter(None, named), *others)
+
+
+def _in_the_spec(pool: InferencePool, remedy: Remedy) -> str:
+    """Empty where no field of the spec does it."""
+    action = remedy.description.partition(": ")[0]
+    slots = "1 slot" if remedy.slots == 1 else f"{remedy.slots:,} slots"
+    gives = f"(context {remedy.context:,}, {slots})"
+    match remedy.kind:
+        case RemedyKind.MORE_MEMORY if pool.spec.accelerator.is_cpu:
+            return f"set pod.resources.limits.memory to {action.removesuffix(' of memory')} {gives}"
+        case RemedyKind.MORE_MEMORY | RemedyKind.LARGER_GPU:
+            told = " and tell its size in accelerator.memory" if pool.spec.accelerator.memory else ""
+            return f"choose nodes with {action} by pod.nodeSelector{told} {gives}"
+        case RemedyKind.KV_8BIT:
+            return f"set model.kvCacheDtype to {KvCacheDtype.INT8} {gives}"
+        case RemedyKind.WEIGHTS_8BIT:
+            return f"set model.quantization to {WeightQuantization.INT8} {gives}"
+        case RemedyKind.BOTH_8BIT:
+            return f"set model.quantization and model.kvCacheDtype to {WeightQuantization.INT8} {gives}"
+        case RemedyKind.SMALLER_CONTEXT if not remedy.slots:  # the model allows it, the device needs more than that
+            return f"set context.min to at most {remedy.context}"
+        case RemedyKind.SMALLER_CONTEXT:
+            return f"set context.min to {remedy.context} {gives}"
+        case _:
+            return ""

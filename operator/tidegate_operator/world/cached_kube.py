@@ -1,0 +1,123 @@
+"""Kube whose reads of pools and their children come from the cache, and whose writes are known to it at once.
+
+reconcile.py works with it, so a run after our own write never acts on less than it wrote: the answer of the API server
+is in the cache before the write returns. A child that the cache does not know is looked up, since only labelled objects
+are watched and a stranger may have its name. Whoever does not lead may not write.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable
+
+from tidegate_operator.errors import NotLeading
+from tidegate_operator.kube import Kube, Page
+from tidegate_operator.labels import POOL_LABEL
+from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, POOL, Key, Manifest, Resource, resource_of
+from tidegate_operator.world.cache import CACHED, Cache, Versions
+
+CLAIM_TTL_SECONDS = 60.0  # users' claims have no label of ours; one that exists seldom goes
+_SELECTOR = f"{POOL_LABEL}="
+
+
+class CachedKube:
+    """A Kube."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        cache: Cache,
+        *,
+        may_write: Callable[[], bool] = lambda: True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kube = kube
+        self._cache = cache
+        self._may_write = may_write
+        self._clock = clock
+        self._claims: dict[Key, tuple[float, Manifest]] = {}  # of users, with the time when they were read
+
+    def versions(self, key: Key) -> Versions:
+        """Of a pool and all that is known to carry its label."""
+        return self._cache.versions(key)
+
+    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+        if resource not in CACHED or namespace is None:
+            return await self._kube.get(resource, namespace, name)
+        known = self._cache.get(resource, namespace, name)
+        if known is not None or resource == POOL:
+            return known
+        if resource == PERSISTENT_VOLUME_CLAIM:
+            return await self._claim((namespace, name))
+        found = await self._kube.get(resource, namespace, name)
+        if found is not None:
+            self._learn(resource, found)
+        return found
+
+    async def _claim(self, key: Key) -> Manifest | None:
+        read_at, claim = self._claims.pop(key, (float("-inf"), {}))
+        if self._clock() - read_at < CLAIM_TTL_SECONDS:
+            self._claims[key] = read_at, claim
+            return claim
+        found = await self._kube.get(PERSISTENT_VOLUME_CLAIM, *key)
+        if found is not None and not self._learn(PERSISTENT_VOLUME_CLAIM, found):
+            self._claims[key] = self._clock(), found
+        return found
+
+    async def list(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> tuple[Manifest, ...]:
+        """From the cache where a pool's label is all that selects."""
+        pool = labels.removeprefix(_SELECTOR)
+        if resource in CACHED and namespace and labels.startswith(_SELECTOR) and "," not in pool and not fields:
+            return self._cache.of_pool(resource, namespace, pool)
+        return await self._kube.list(resource, namespace, labels=labels, fields=fields)
+
+    def pages(
+        self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
+    ) -> AsyncIterator[Page]:
+        """Lists make the cache, so they are never taken from it."""
+        return self._kube.pages(resource, namespace, labels=labels, fields=fields)
+
+    async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
+        self._check()
+        answer = await self._kube.apply(manifest, is_rehearsal=is_rehearsal)
+        if not is_rehearsal:
+            self._learn(resource_of(manifest), answer)
+        return answer
+
+    async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
+        self._check()
+        answer = await self._kube.patch(resource, namespace, name, patch)
+        self._learn(resource, answer)
+        return answer
+
+    async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Manifest | None:
+        self._check()
+        left = await self._kube.delete(resource, namespace, name, uid)
+        known = self._cache.get(resource, namespace, name) if resource in CACHED else None
+        if left is not None:
+            self._learn(resource, left)
+        elif known is not None and known["metadata"]["uid"] == uid:
+            self._cache.remove(resource, known)
+        return left
+
+    async def patch_status(self, pool: Manifest) -> Manifest:
+        self._check()
+        answer = await self._kube.patch_status(pool)
+        self._learn(POOL, answer)
+        return answer
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        self._check()
+        return await self._kube.create(manifest)
+
+    def _check(self) -> None:
+        if not self._may_write():
+            raise NotLeading("another operator may lead by now, so this one writes nothing")
+
+    def _learn(self, resource: Resource, item: Manifest) -> bool:
+        """Whether it is kept: what no watch would tell of later is not."""
+        is_watched = resource == POOL or POOL_LABEL in item["metadata"].get("labels", {})
+        if resource not in CACHED or not is_watched:
+            return False
+        self._cache.put(resource, item)
+        return True

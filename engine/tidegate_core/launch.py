@@ -92,6 +92,9 @@ class EngineLaunch(BaseModel):
 
     model: str = Field(description="model directory or GGUF file")
     device: Device = Field(default=Device.CPU, description="where the model runs")
+    tensor_parallel: int = Field(
+        default=1, ge=1, le=8, description="devices that the model is divided between, one process for each"
+    )
     runner: RunnerKind = Field(
         default=RunnerKind.TORCH, description="torch: the model; sim: a step-time model without weights"
     )

@@ -26,6 +26,7 @@ seconds = st.floats(0.001, 1e6)
 fields = {
     "model": texts.filter(lambda text: text and not text.startswith("-")),
     "device": st.sampled_from(Device),
+    "tensor_parallel": st.integers(1, 8),
     "runner": st.sampled_from(RunnerKind),
     "host": texts,
     "port": st.integers(0, 65535),
@@ -96,6 +97,7 @@ def test_arguments_may_be_separated_by_a_space_too() -> None:
         (["/m", "--max-wait-seconds=nan"], "--max-wait-seconds"),
         (["/m", "--drain-seconds=inf"], "--drain-seconds"),
         (["/m", "--itl-ms=-5"], "--itl-ms"),
+        (["/m", "--tensor-parallel=9"], "--tensor-parallel"),
         (["/m", "--no-such-flag=1"], "--no-such-flag"),
         (["/m", "--contex=4096"], "--contex"),
         (["/m", "/other"], "/other"),

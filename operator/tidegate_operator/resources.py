@@ -25,6 +25,11 @@ class Resource:
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def full_name(self) -> str:
+        """Unmistakable, as kubectl takes it: podmonitors.monitoring.coreos.com."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def path(self, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:
         """URL path; without a namespace that of all namespaces, or of a cluster-wide resource."""
         root = f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"

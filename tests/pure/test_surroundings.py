@@ -9,7 +9,7 @@ import pytest
 from pools import UID, pool
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.decisions.integration import MonitoringDefaults, integrate
-from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault
+from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault, Unreachable
 from tidegate_operator.resources import AUTOSCALER, GIE_POOL, POD_MONITOR, SCALED_OBJECT, Manifest, Resource
 from tidegate_operator.world.neighbours import Neighbourhood
 from tidegate_operator.world.surroundings import TTL_SECONDS, Surroundings
@@ -84,6 +84,32 @@ def test_where_the_role_says_no_it_is_said_once_and_nothing_stops(caplog: pytest
     for _ in range(3):
         assert watched.look(TTL_SECONDS + 1) == Neighbourhood()
     assert caplog.text.count("are not looked at") == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        pytest.param(Forbidden("no", 403), "the operator's role does not allow it to list them", id="forbidden"),
+        pytest.param(ServerFault("later", 500), "the API server cannot list them (HTTP 500)", id="failing"),
+        pytest.param(Unreachable("<object at 0x7f>"), "the API server cannot list them (no answer)", id="silent"),
+    ],
+)
+def test_an_api_that_cannot_be_looked_at_is_not_taken_for_one_that_is_not_installed(
+    fault: KubeError, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = Cluster(PodMonitor=fault)
+    watched = Watched(cluster)
+    for _ in range(3):
+        around = watched.look(TTL_SECONDS + 1)
+    found = integrate(pool(), around, MonitoringDefaults(has_pod_monitors=True))
+    assert (found.apply, found.delete) == ((), ())
+    assert found.trouble is not None
+    assert found.trouble[0] is Reason.API_NOT_READABLE
+    assert found.trouble[1].startswith(f"podmonitors.monitoring.coreos.com: {why}")
+    assert caplog.text.count("podmonitors.monitoring.coreos.com are") == 1
+
+    cluster.found[POD_MONITOR.kind] = []
+    assert len(integrate(pool(), watched.look(TTL_SECONDS + 1), MonitoringDefaults(has_pod_monitors=True)).apply) == 1
 
 
 def test_trouble_with_the_api_server_leaves_what_was_known() -> None:

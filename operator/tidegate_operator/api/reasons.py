@@ -124,6 +124,10 @@ class Reason(StrEnum):
     # Integrated
     INTEGRATED = "Integrated", "the objects for other projects that were asked for exist"
     API_NOT_INSTALLED = "ApiNotInstalled", "an object for another project was asked for, but its CRD is not installed"
+    API_NOT_READABLE = (
+        "ApiNotReadable",
+        "an object for another project was asked for, but its kind cannot be listed; the message says why",
+    )
     FOREIGN_PICKER = (
         "ForeignPicker",
         "an endpoint picker selects replicas that leave; the message names it and the line to change",

@@ -2,7 +2,8 @@
 disturbs. Pure; planning.py applies what it says, findings.py shows it.
 
     asked for ─▶ API installed? ─▶ name free? ─▶ child          not asked for (any more) ─▶ the child goes
-                     └─ no: said      └─ no: said
+                     └─ no, or nobody     └─ no: said
+                        can tell: said
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.drift import is_satisfied, stamped
 from tidegate_operator.manifests.endpoint_pool import endpoint_pool
 from tidegate_operator.manifests.pod_monitor import pod_monitor
-from tidegate_operator.resources import Manifest, resource_of
+from tidegate_operator.resources import Manifest, Resource, resource_of
 from tidegate_operator.world.neighbours import Neighbourhood, foreign_pickers, foreign_scalers
 
 
@@ -43,6 +44,7 @@ def integrate(pool: InferencePool, around: Neighbourhood, monitoring: Monitoring
     """Same arguments, same answer; what is already so is not in `apply`."""
     wanted = _wanted(pool, monitoring)
     live = {(item["apiVersion"], item["kind"], item["metadata"]["name"]): item for item in around.optional}
+    unseen = {resource: why for each in wanted if (why := around.unseen.get(resource := resource_of(each)))}
     missing = [each for each in wanted if resource_of(each) not in around.installed]
     taken = [each for each in wanted if (found := live.get(_identity(each))) and not _is_ours(found, pool)]
     good = [stamped(each) for each in wanted if each not in missing and each not in taken]
@@ -55,7 +57,7 @@ def integrate(pool: InferencePool, around: Neighbourhood, monitoring: Monitoring
             if identity not in kept and _is_ours(item, pool) and "uid" in item["metadata"]
         ),
         scalers=foreign_scalers(pool, around.scalers),
-        trouble=_trouble(missing, taken, foreign_pickers(pool, around.pickers)),
+        trouble=_trouble(missing, taken, unseen, foreign_pickers(pool, around.pickers)),
         is_asked_for=bool(wanted),
     )
 
@@ -66,24 +68,24 @@ def _wanted(pool: InferencePool, monitoring: MonitoringDefaults) -> list[Manifes
     return found + ([pod_monitor(pool, monitoring.labels)] if monitoring.has_pod_monitors else [])
 
 
-def _trouble(missing: list[Manifest], taken: list[Manifest], misrouted: str) -> tuple[Reason, str] | None:
+def _trouble(
+    missing: list[Manifest], taken: list[Manifest], unseen: Mapping[Resource, str], misrouted: str
+) -> tuple[Reason, str] | None:
     if misrouted:
         return Reason.FOREIGN_PICKER, misrouted
     if taken:
-        names = ", ".join(f"{_plural(each)} {each['metadata']['name']}" for each in taken)
+        names = ", ".join(f"{resource_of(each).full_name} {each['metadata']['name']}" for each in taken)
         return Reason.CHILD_NOT_OURS, f"not controlled by this pool: {names}; rename or delete it"
+    if unseen:
+        said = "; ".join(f"{resource.full_name}: {why}" for resource, why in unseen.items())
+        return Reason.API_NOT_READABLE, f"{said}; what is asked for is neither made nor removed meanwhile"
     if missing:
-        names = ", ".join(map(_plural, missing))
+        names = ", ".join(resource_of(each).full_name for each in missing)
         return (
             Reason.API_NOT_INSTALLED,
             f"{names}: not installed in this cluster; install the CRD, or do not ask for it",
         )
     return None
-
-
-def _plural(item: Manifest) -> str:
-    resource = resource_of(item)
-    return f"{resource.plural}.{resource.group}"
 
 
 def _identity(item: Manifest) -> tuple[str, str, str]:

@@ -8,7 +8,7 @@ surroundings.py reads them, integration.py asks here. Who merely stands nearby i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate_operator.api.base import GROUP, KIND
 from tidegate_operator.api.spec import ScalingMode
@@ -51,6 +51,7 @@ class Neighbourhood:
     pickers: tuple[Picker, ...] = ()
     optional: tuple[Manifest, ...] = ()
     installed: frozenset[Resource] = frozenset()  # optional APIs that are there
+    unseen: Mapping[Resource, str] = field(default_factory=dict)  # optional APIs that cannot be looked at, and why
     prices: PriceList | None = None
 
 

@@ -5,16 +5,15 @@ asked for theirs: a large cluster without GPUs costs one list of nodes.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from decimal import Decimal
 
 from tidegate_core.quantity import parse_quantity
-from tidegate_operator.errors import Forbidden, KubeError
 from tidegate_operator.kube import Kube
 from tidegate_operator.resources import NODE, POD, Manifest
+from tidegate_operator.world.kept import Kept
 from tidegate_operator.world.observed import Node, is_device
 from tidegate_operator.world.pod_total import pod_total
 from tidegate_operator.world.readers import read_node
@@ -22,7 +21,6 @@ from tidegate_operator.world.readers import read_node
 NODES_TTL_SECONDS = 60.0
 _MAX_LISTS = 4  # at once: the API server has others to serve
 _TERMINAL_PHASES = ("Succeeded", "Failed")
-_log = logging.getLogger(__name__)
 
 
 class NodeCache:
@@ -31,34 +29,22 @@ class NodeCache:
     def __init__(self, kube: Kube, *, is_allowed: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._kube = kube
         self._is_allowed = is_allowed
-        self._clock = clock
-        self._nodes: tuple[Node, ...] | None = None
-        self._read_at: float | None = None
-        self._reading = asyncio.Lock()
+        self._kept = Kept("nodes", self._read, clock=clock)
         self._gate = asyncio.Semaphore(_MAX_LISTS)
 
     async def nodes(self, max_age_seconds: float = NODES_TTL_SECONDS) -> tuple[Node, ...] | None:
-        """Not older than that; pools that ask meanwhile wait for the same look. Raises KubeError at first only."""
+        """Not older than that. Raises KubeError while they could never be read: an empty cluster is something else."""
         if not self._is_allowed:
             return None
-        async with self._reading:
-            if self._read_at is None or self._clock() - self._read_at > max_age_seconds:
-                await self._look()
-            return self._nodes
+        sight = await self._kept.sight(max_age_seconds)
+        if sight.fault and not sight.is_answer:
+            raise sight.fault.with_traceback(None)  # the same error for all who ask
+        return sight.value
 
-    async def _look(self) -> None:
-        try:
-            pages = self._kube.pages(NODE, None)  # thousands of nodes as they are would be hundreds of megabytes
-            nodes = [read_node(node) async for page in pages for node in page.items]
-            found = tuple(await asyncio.gather(*map(self._with_used, nodes)))
-            self._nodes = self._nodes if found == self._nodes else found  # the same object is compared in no time
-        except Forbidden:
-            self._nodes = None
-        except KubeError as error:
-            if self._read_at is None:
-                raise
-            _log.warning("nodes are as of %.0f s ago: %s", self._clock() - self._read_at, error)
-        self._read_at = self._clock()
+    async def _read(self) -> tuple[Node, ...]:
+        pages = self._kube.pages(NODE, None)  # thousands of nodes as they are would be hundreds of megabytes
+        nodes = [read_node(node) async for page in pages for node in page.items]
+        return tuple(await asyncio.gather(*map(self._with_used, nodes)))
 
     async def _with_used(self, node: Node) -> Node:
         if not node.has_devices:

@@ -95,10 +95,13 @@ async def run(settings: OperatorSettings, kubeconfig: str | None, tokens: DrainT
     metrics = Metrics()
     kube = ApiServer.connect(kubeconfig, on_request=metrics.on_request)
     elector = elector_of(settings, kubeconfig, metrics)
+    before_write = elector.require if elector else nothing_to_ask
     async with aiohttp.ClientSession() as session:
-        engines = AdminPorts(session, tokens=tokens, timeout_seconds=settings.scrape.timeout_seconds)
+        engines = AdminPorts(
+            session, tokens=tokens, before_write=before_write, timeout_seconds=settings.scrape.timeout_seconds
+        )
         cache = Cache()
-        cached = CachedKube(kube, cache, may_write=lambda: elector is None or elector.is_leading)
+        cached = CachedKube(kube, cache, before_write=before_write)
         queue = build_queue(settings, cached, engines, tokens, metrics)
         lookout = build_lookout(settings, kube, cache, queue, elector)
         watcher = Watcher(kube.connection, tell, settings.namespaces, on_end=end)
@@ -120,6 +123,10 @@ async def run(settings: OperatorSettings, kubeconfig: str | None, tokens: DrainT
         if isinstance(ended, Exception):
             _log.error("ended by a bug", exc_info=ended)
     return 0 if is_asked else 1
+
+
+def nothing_to_ask() -> None:
+    """Before a write of an operator that is the only one."""
 
 
 async def reconcile_while_leading(elector: Elector | None, lookout: Lookout, queue: WorkQueue) -> None:

@@ -12,7 +12,7 @@ OperatorError
 │   ├── Invalid          422: the server's schema or a policy refuses the object; retrying alone will not help
 │   ├── TooManyRequests  429: the key comes back when the server says
 │   └── ServerFault      500 and above
-├── NotLeading       another operator may lead by now: nothing is written, the process ends
+├── NotLeading       another operator may lead by now: nothing is written and no engine told, the process ends
 ├── EngineUnreachable an engine did not answer its admin port: its sample is missing
 ├── BadPrices        the price list cannot be used: the one before stays in force
 ├── UnreadablePool   a stored pool is not what our CRD allows: another CRD is installed, a person is needed

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate_operator.control.election import Elector
 from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.labels import POOL_LABEL
@@ -206,7 +207,8 @@ def test_a_stranger_under_a_childs_name_is_looked_for_and_a_pool_is_not() -> Non
 
 def test_whoever_does_not_lead_writes_nothing() -> None:
     async def scenario() -> None:
-        cached = CachedKube(Answering(), Cache(), may_write=lambda: False)
+        elector = Elector(Answering(), "tidegate-system", "operator", "never-elected")
+        cached = CachedKube(Answering(), Cache(), before_write=elector.require)
         for write in (
             cached.apply(wanted()),
             cached.apply(wanted(), is_rehearsal=True),

@@ -1,13 +1,21 @@
 """Drain tokens: rotated in place, old ones kept for the pods that know no other."""
 
+import asyncio
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientSession
+from kubernetes.client import ApiClient
 
+from pools import pod
+from tidegate_operator.control.election import Elector
+from tidegate_operator.errors import NotLeading
+from tidegate_operator.kube import ApiServer
 from tidegate_operator.settings import BadSettings
 from tidegate_operator.world.drain_tokens import DrainTokens
 from tidegate_operator.world.readers import read_pod
+from tidegate_operator.world.scrape import AdminPorts
 
 
 def sha(token: str) -> str:
@@ -36,6 +44,20 @@ def test_a_token_that_was_removed_drains_nobody(file: Path) -> None:
     file.write_text("second")
     tokens.current_sha256()
     assert tokens.accepted_by((sha("first"),)) is None
+
+
+@pytest.mark.parametrize("is_draining", [True, False])
+def test_whoever_does_not_lead_tells_no_engine_anything(file: Path, *, is_draining: bool) -> None:
+    elector = Elector(ApiServer(ApiClient()), "tidegate-system", "operator", "never-elected")
+
+    async def tell() -> None:
+        async with ClientSession() as session:
+            ports = AdminPorts(session, tokens=DrainTokens(file), before_write=elector.require)
+            told = pod("chat-0", ip="127.0.0.1", drain_token_sha256=(sha("first"),))
+            await ports.set_draining(told, is_draining=is_draining)
+
+    with pytest.raises(NotLeading):
+        asyncio.run(tell())
 
 
 def test_a_file_that_cannot_be_read_for_a_moment_leaves_the_token_known_before(file: Path) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from tidegate_operator.errors import Conflict, KubeError, NotFound
+from tidegate_operator.errors import Conflict, KubeError, NotFound, NotLeading
 from tidegate_operator.kube import Kube
 from tidegate_operator.resources import LEASE, Manifest
 
@@ -51,6 +51,11 @@ class Elector:
     def is_leading(self) -> bool:
         """Nobody else leads yet, whatever has become of the API server."""
         return self.clock() < self._leads_until
+
+    def require(self) -> None:
+        """Before every write, to the API server and to engines alike. Raises NotLeading."""
+        if not self.is_leading:
+            raise NotLeading("another operator may lead by now, so this one writes nothing")
 
     async def acquire(self) -> None:
         """Returns once this operator leads."""

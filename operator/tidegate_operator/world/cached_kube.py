@@ -8,7 +8,6 @@ are watched and a stranger may have its name. Whoever does not lead may not writ
 import time
 from collections.abc import AsyncIterator, Callable
 
-from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import Kube, Page
 from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, POOL, Key, Manifest, Resource, resource_of
@@ -19,19 +18,19 @@ _SELECTOR = f"{POOL_LABEL}="
 
 
 class CachedKube:
-    """A Kube."""
+    """A Kube. `before_write` raises where nothing may be written."""
 
     def __init__(
         self,
         kube: Kube,
         cache: Cache,
         *,
-        may_write: Callable[[], bool] = lambda: True,
+        before_write: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._cache = cache
-        self._may_write = may_write
+        self._before_write = before_write
         self._clock = clock
         self._claims: dict[Key, tuple[float, Manifest]] = {}  # of users, with the time when they were read
 
@@ -78,20 +77,20 @@ class CachedKube:
         return self._kube.pages(resource, namespace, labels=labels, fields=fields)
 
     async def apply(self, manifest: Manifest, *, is_rehearsal: bool = False) -> Manifest:
-        self._check()
+        self._before_write()
         answer = await self._kube.apply(manifest, is_rehearsal=is_rehearsal)
         if not is_rehearsal:
             self._learn(resource_of(manifest), answer)
         return answer
 
     async def patch(self, resource: Resource, namespace: str, name: str, patch: Manifest) -> Manifest:
-        self._check()
+        self._before_write()
         answer = await self._kube.patch(resource, namespace, name, patch)
         self._learn(resource, answer)
         return answer
 
     async def delete(self, resource: Resource, namespace: str, name: str, uid: str) -> Manifest | None:
-        self._check()
+        self._before_write()
         left = await self._kube.delete(resource, namespace, name, uid)
         known = self._cache.get(resource, namespace, name) if resource in CACHED else None
         if left is not None:
@@ -101,18 +100,14 @@ class CachedKube:
         return left
 
     async def patch_status(self, pool: Manifest) -> Manifest:
-        self._check()
+        self._before_write()
         answer = await self._kube.patch_status(pool)
         self._learn(POOL, answer)
         return answer
 
     async def create(self, manifest: Manifest) -> Manifest:
-        self._check()
+        self._before_write()
         return await self._kube.create(manifest)
-
-    def _check(self) -> None:
-        if not self._may_write():
-            raise NotLeading("another operator may lead by now, so this one writes nothing")
 
     def _learn(self, resource: Resource, item: Manifest) -> bool:
         """Whether it is kept: what no watch would tell of later is not."""

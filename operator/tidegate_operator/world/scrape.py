@@ -6,7 +6,7 @@ side, bounded, and a missing answer is a missing sample, never a zero.
 
 import asyncio
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,19 +40,21 @@ class Engines(Protocol):
 
 
 class AdminPorts:
-    """Engines over aiohttp. Without tokens only reads work."""
+    """Engines over aiohttp. Without tokens only reads work; `before_write` raises where no engine may be told."""
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
         *,
         tokens: DrainTokens | None,
+        before_write: Callable[[], None] = lambda: None,
         timeout_seconds: float = 2.0,
         max_requests: int = 32,
         admin_port: int = ADMIN_PORT,
     ) -> None:
         self._session = session
         self._tokens = tokens
+        self._before_write = before_write
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds)
         self._free = asyncio.Semaphore(max_requests)
         self._admin_port = admin_port
@@ -77,10 +79,12 @@ class AdminPorts:
             )
         headers = {"Authorization": f"Bearer {token}"}
         try:
-            request = self._session.post(url, headers=headers, timeout=self._timeout, allow_redirects=False)
-            async with self._free, request as response:
-                if response.status >= 300:
-                    raise EngineUnreachable(f"POST {url}: HTTP {response.status}")
+            async with self._free:
+                self._before_write()
+                request = self._session.post(url, headers=headers, timeout=self._timeout, allow_redirects=False)
+                async with request as response:
+                    if response.status >= 300:
+                        raise EngineUnreachable(f"POST {url}: HTTP {response.status}")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise EngineUnreachable(f"POST {url}: {error!r}") from error
 

@@ -75,7 +75,9 @@ class MemoryKube:
             if gone["metadata"]["uid"] in owners and other in self.objects:
                 self.drop(other)
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, max_age_seconds: float = 0.0
+    ) -> Manifest | None:
         self.before("get")
         return copy.deepcopy(self.objects.get((resource, namespace or "", name)))
 

@@ -65,6 +65,10 @@ class World:
     def start(self) -> "Process":
         return Process(self)
 
+    def seconds(self) -> float:
+        """Its clock."""
+        return self.now.timestamp()
+
     def act(self) -> None:
         """What controllers and the kubelet do next."""
         for job in self.kube.of_kind(JOB):
@@ -112,7 +116,7 @@ class Process:
     def __init__(self, world: World) -> None:
         self.world = world
         self.cache = Cache()
-        kube = CachedKube(world.kube, self.cache)
+        kube = CachedKube(world.kube, self.cache, clock=world.seconds)
         self.reconciler = Reconciler(
             kube=kube,
             engines=world.engines,

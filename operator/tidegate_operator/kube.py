@@ -78,8 +78,10 @@ class Page(NamedTuple):
 class Kube(Protocol):
     """What the operator asks of an API server. Every method raises a KubeError when it is refused."""
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
-        """The object, or None where there is none."""
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, max_age_seconds: float = 0.0
+    ) -> Manifest | None:
+        """The object, or None where there is none. Whoever keeps answers may give one of that age."""
 
     async def list(
         self, resource: Resource, namespace: str | None, *, labels: str = "", fields: str = ""
@@ -171,7 +173,10 @@ class ApiServer:
         self._executor.shutdown(wait=False, cancel_futures=True)
         self._client.rest_client.pool_manager.clear()
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, max_age_seconds: float = 0.0
+    ) -> Manifest | None:
+        del max_age_seconds  # it keeps none
         try:
             return await self._call("GET", resource.path(namespace, name))
         except NotFound:

@@ -12,9 +12,10 @@ from tidegate_operator.control.election import Elector
 from tidegate_operator.errors import NotLeading
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.labels import POOL_LABEL
-from tidegate_operator.resources import DEPLOYMENT, EVENT, JOB, POD, POOL, Manifest, Resource
+from tidegate_operator.resources import DEPLOYMENT, EVENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Manifest, Resource
 from tidegate_operator.world.cache import Cache, pool_key
 from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.lookups import MAX_KEPT, LookUps
 from tidegate_operator.world.observe import is_scaled_by_others
 
 
@@ -203,6 +204,64 @@ def test_a_stranger_under_a_childs_name_is_looked_for_and_a_pool_is_not() -> Non
         assert kube.num_reads == 1
 
     asyncio.run(scenario())
+
+
+class Strange(ApiServer):
+    """Objects without a label of ours, by name; reads are counted."""
+
+    def __init__(self) -> None:
+        self.stored: dict[str, Manifest] = {}
+        self.num_reads = 0
+
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, max_age_seconds: float = 0.0
+    ) -> Manifest | None:
+        self.num_reads += 1
+        return self.stored.get(name)
+
+
+def unlabelled(name: str, resource: Resource) -> Manifest:
+    found = item(name, 7, resource=resource)
+    return {**found, "metadata": {**found["metadata"], "labels": {}}}
+
+
+def test_what_seldom_ends_is_asked_for_once_in_a_while_and_everything_else_anew() -> None:
+    async def scenario() -> None:
+        now, kube = 0.0, Strange()
+        cached = CachedKube(kube, Cache(), clock=lambda: now)
+
+        async def look(resource: Resource, name: str) -> Manifest | None:
+            return await cached.get(resource, "team", name, max_age_seconds=60.0)
+
+        kube.stored["models"] = unlabelled("models", PERSISTENT_VOLUME_CLAIM)
+        for _ in range(5):
+            assert await look(DEPLOYMENT, "chat") is None
+            assert await look(PERSISTENT_VOLUME_CLAIM, "models") == kube.stored["models"]
+        assert kube.num_reads == 2
+        now = 61.0
+        await look(DEPLOYMENT, "chat")
+        assert kube.num_reads == 3
+
+        kube.stored["chat"] = unlabelled("chat", DEPLOYMENT)
+        assert await cached.get(DEPLOYMENT, "team", "chat") == kube.stored["chat"], "before a write"
+        assert await look(DEPLOYMENT, "chat") == kube.stored["chat"], "what it found is known from then on"
+        del kube.stored["chat"], kube.stored["models"]
+        assert await look(DEPLOYMENT, "chat") is None, "who waits for a name is not kept waiting"
+        now = 122.0
+        assert await look(PERSISTENT_VOLUME_CLAIM, "models") is None
+        kube.stored["models"] = unlabelled("models", PERSISTENT_VOLUME_CLAIM)
+        assert await look(PERSISTENT_VOLUME_CLAIM, "models") is not None, "nor who waits for a claim"
+
+    asyncio.run(scenario())
+
+
+def test_answers_about_pools_that_are_gone_do_not_pile_up() -> None:
+    look_ups = LookUps(clock=lambda: 0.0)
+    for number in range(MAX_KEPT + 10):
+        look_ups.learn((DEPLOYMENT, "team", f"chat-{number}"), None)
+    assert len(look_ups) == MAX_KEPT
+    assert look_ups.find((DEPLOYMENT, "team", "chat-0"), 60.0) is None
+    assert look_ups.find((DEPLOYMENT, "team", f"chat-{MAX_KEPT}"), 60.0) is not None
 
 
 def test_whoever_does_not_lead_writes_nothing() -> None:

@@ -18,9 +18,11 @@ from pools import IDLE, pool_manifest
 from tidegate_core.launch import ExitCode
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.control.metrics import Pools
+from tidegate_operator.decisions.plan import START_POLL_SECONDS
 from tidegate_operator.labels import ENGINE_ROLE, ROLE_LABEL
 from tidegate_operator.resources import DEPLOYMENT, JOB, PERSISTENT_VOLUME_CLAIM, POD, POOL, Key, Manifest
 from tidegate_operator.world.cached_kube import CachedKube
+from tidegate_operator.world.observe import CLAIM_SECONDS, FREE_NAME_SECONDS
 from tidegate_operator.world.observed import Pod
 from tidegate_operator.world.scrape import Answers
 from tidegate_operator.world.surroundings import Surroundings
@@ -266,6 +268,19 @@ def test_looks_at_an_idle_pool_come_half_as_often_each_time_and_at_once_when_a_r
     story.told.report = IDLE.model_copy(update={"arrivals": 1, "completions": 1})
     story.passes(1)
     assert story.looks[-1].seconds == 5
+
+
+def test_a_pool_with_nothing_deployed_reads_next_to_nothing_of_the_api_server() -> None:
+    story = Story(may_rest=True)
+    story.apply(accelerator={"resource": "nvidia.com/gpu", "memory": "1Gi"})
+    story.passes(60)
+    assert story.condition("Fits").startswith("False")
+    asked: list[str] = []
+    story.world.kube.before = asked.append
+    story.passes(3600)
+    num_names, num_claims = 3 * 3600 / FREE_NAME_SECONDS, 3600 / CLAIM_SECONDS
+    assert len(story.looks) > 3600 / START_POLL_SECONDS
+    assert asked.count("get") <= num_names + num_claims
 
 
 def test_whatever_changes_around_a_pool_at_rest_is_seen_by_the_next_look() -> None:

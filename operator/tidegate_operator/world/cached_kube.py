@@ -2,7 +2,7 @@
 
 reconcile.py works with it, so a run after our own write never acts on less than it wrote: the answer of the API server
 is in the cache before the write returns. A child that the cache does not know is looked up, since only labelled objects
-are watched and a stranger may have its name. Whoever does not lead may not write.
+are watched and a stranger may have its name; lookups.py keeps such answers. Whoever does not lead may not write.
 """
 
 import time
@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Callable
 
 from tidegate_operator.kube import Kube, Page
 from tidegate_operator.labels import POOL_LABEL
-from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, POOL, Key, Manifest, Resource, resource_of
+from tidegate_operator.resources import POOL, Key, Manifest, Resource, resource_of
 from tidegate_operator.world.cache import CACHED, Cache, Versions
+from tidegate_operator.world.lookups import LookUps
 
-CLAIM_TTL_SECONDS = 60.0  # users' claims have no label of ours; one that exists seldom goes
 _SELECTOR = f"{POOL_LABEL}="
 
 
@@ -31,34 +31,25 @@ class CachedKube:
         self._kube = kube
         self._cache = cache
         self._before_write = before_write
-        self._clock = clock
-        self._claims: dict[Key, tuple[float, Manifest]] = {}  # of users, with the time when they were read
+        self._look_ups = LookUps(clock)
 
     def versions(self, key: Key) -> Versions:
         """Of a pool and all that is known to carry its label."""
         return self._cache.versions(key)
 
-    async def get(self, resource: Resource, namespace: str | None, name: str) -> Manifest | None:
+    async def get(
+        self, resource: Resource, namespace: str | None, name: str, *, max_age_seconds: float = 0.0
+    ) -> Manifest | None:
         if resource not in CACHED or namespace is None:
             return await self._kube.get(resource, namespace, name)
         known = self._cache.get(resource, namespace, name)
         if known is not None or resource == POOL:
             return known
-        if resource == PERSISTENT_VOLUME_CLAIM:
-            return await self._claim((namespace, name))
+        if look_up := self._look_ups.find((resource, namespace, name), max_age_seconds):
+            return look_up.found
         found = await self._kube.get(resource, namespace, name)
-        if found is not None:
-            self._learn(resource, found)
-        return found
-
-    async def _claim(self, key: Key) -> Manifest | None:
-        read_at, claim = self._claims.pop(key, (float("-inf"), {}))
-        if self._clock() - read_at < CLAIM_TTL_SECONDS:
-            self._claims[key] = read_at, claim
-            return claim
-        found = await self._kube.get(PERSISTENT_VOLUME_CLAIM, *key)
-        if found is not None and not self._learn(PERSISTENT_VOLUME_CLAIM, found):
-            self._claims[key] = self._clock(), found
+        if found is None or not self._learn(resource, found):
+            self._look_ups.learn((resource, namespace, name), found)
         return found
 
     async def list(

@@ -43,6 +43,8 @@ from tidegate_operator.world.scrape import Engines
 
 DEFAULT_REPLICAS = InferencePoolSpec.model_fields["replicas"].default
 NAMED_LIKE_THE_POOL = (SERVICE_ACCOUNT, SERVICE, DEPLOYMENT)
+FREE_NAME_SECONDS = 600.0  # so old may be the word that nobody has a child's name: a write looks anew
+CLAIM_SECONDS = 60.0  # so old may be the word that a user's claim is there: one that exists seldom goes
 REPLICA_SET = "ReplicaSet"  # pods of the pool's labels that no such one made are a person's
 
 
@@ -88,7 +90,9 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
     labelled = [item for items in lists for item in items]
     present = {(item["kind"], item["metadata"]["name"]) for item in labelled}
     absent = [each for each in NAMED_LIKE_THE_POOL if (each.kind, name) not in present]
-    unlabelled = await asyncio.gather(*(kube.get(each, namespace, name) for each in absent))
+    unlabelled = await asyncio.gather(
+        *(kube.get(each, namespace, name, max_age_seconds=FREE_NAME_SECONDS) for each in absent)
+    )
     found = (*labelled, *filter(None, unlabelled))
     children = tuple(item for item in found if _controller(item).get("uid") == pool.metadata.uid)
     others = [item for item in found if item not in children]
@@ -131,7 +135,9 @@ async def _claim(kube: Kube, pool: InferencePool) -> Manifest | None:
     if name is None:
         return None
     try:
-        return await kube.get(PERSISTENT_VOLUME_CLAIM, pool.metadata.namespace, name)
+        return await kube.get(
+            PERSISTENT_VOLUME_CLAIM, pool.metadata.namespace, name, max_age_seconds=CLAIM_SECONDS
+        )  # fmt: skip
     except Forbidden:
         if own is None:
             raise

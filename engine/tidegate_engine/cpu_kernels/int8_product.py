@@ -140,32 +140,36 @@ def _round_rows(shared):
 
 
 @njit(error_model="numpy")
-def _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, to, step):
+def _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, to, step, wanted):
+    """All rows with one block of outputs, four at a time; each four fetch their share of what is wanted next."""
     stride, block_stride, pairs = 2 * columns, LANES * columns, columns // 2
+    fetched = (2 * OUTPUTS + (num_rows + 3) // 4 - 1) // ((num_rows + 3) // 4)
     row = 0
     while row + 4 <= num_rows:
         rows, of_rows, result = activations + row * stride, row_scales + 4 * row, to + row * step
-        four_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step)
+        four_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step, wanted, fetched)
+        wanted += fetched * pairs
         row += 4
     rows, of_rows, result = activations + row * stride, row_scales + 4 * row, to + row * step
     if row + 3 == num_rows:
-        three_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step)
+        three_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step, wanted, fetched)
     elif row + 2 == num_rows:
-        two_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step)
+        two_rows(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step, wanted, fetched)
     elif row + 1 == num_rows:
-        one_row(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step)
+        one_row(block, block_stride, rows, stride, pairs, scales, of_rows, biases, result, step, wanted, fetched)
 
 
 @njit(error_model="numpy")
 def _multiply_outputs(
-    activations, row_scales, num_rows, columns, block, scales, biases, product, num_outputs, num_wanted
+    activations, row_scales, num_rows, columns, block, scales, biases, product, num_outputs, num_wanted, wanted
 ):
-    """All rows with one block of outputs; its last ones may not exist, then their results go elsewhere first."""
+    """The last outputs of a block may not exist, then their results go elsewhere first."""
     if num_wanted == OUTPUTS:
-        _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, product, 4 * num_outputs)
+        step = 4 * num_outputs
+        _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, product, step, wanted)
         return
     whole = whole_stack()
-    _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, whole, 4 * OUTPUTS)
+    _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, whole, 4 * OUTPUTS, wanted)
     for row in range(num_rows):
         for output in range(num_wanted):
             store_float(product, row * num_outputs + output, load_float(whole, row * OUTPUTS + output))
@@ -173,7 +177,10 @@ def _multiply_outputs(
 
 @cfunc("void(voidptr)", nopython=True, error_model="numpy")
 def kernel(words):
-    """Claims outputs; goes through their weights once for as many rows as stay in a core's cache."""
+    """Claims outputs; goes through their weights once for as many rows as stay in a core's cache.
+
+    The next ones are claimed before, so that their weights are on the way while the last of these are multiplied.
+    """
     shared = address_of(words)
     _round_rows(shared)
     num_rows, columns, activations = load_int64(shared, 5), load_int64(shared, 7), load_int64(shared, 9)
@@ -182,8 +189,11 @@ def kernel(words):
     claimed, cached_rows = load_int64(shared, 16), load_int64(shared, 17)
     first = claim(shared, claimed)
     while first < num_outputs:
+        following = claim(shared, claimed)
+        end = min(first + claimed, num_outputs)
         for row in range(0, num_rows, cached_rows):
-            for output in range(first, min(first + claimed, num_outputs), OUTPUTS):
+            for output in range(first, end, OUTPUTS):
+                wanted = output + OUTPUTS if output + OUTPUTS < end else following
                 _multiply_outputs(
                     activations + row * columns * 2,
                     row_scales + row * 4,
@@ -195,5 +205,6 @@ def kernel(words):
                     product + (row * num_outputs + output) * 4,
                     num_outputs,
                     min(OUTPUTS, num_outputs - output),
+                    blocks + wanted * columns,
                 )
-        first = claim(shared, claimed)
+        first = following

@@ -20,6 +20,7 @@ from tidegate_engine.cpu_kernels.vectors import (
     INTEGERS,
     LANES,
     Values,
+    fetch,
     int64,
     looped,
     pointer,
@@ -38,29 +39,42 @@ _BYTES, _WORDS = ir.VectorType(INT8, 2 * LANES), ir.VectorType(INT16, 2 * LANES)
 def tile(num_rows: int) -> Any:
     """A function of addresses and bytes from one row, or block of outputs, to the next:
 
-    (weights, weight_stride, activations, row_stride, pairs, output_scales, row_scales, biases, result, result_stride)
+    (weights, weight_stride, activations, row_stride, pairs, output_scales, row_scales, biases, result, result_stride,
+    wanted, wanted_step): from `wanted` on so many bytes a pair are fetched into the cache meanwhile.
     """
 
     @intrinsic
-    def multiply(typing_context, weights, weight_stride, rows, row_stride, pairs, scales, row_scales, biases, to, step):
+    def multiply(
+        typing_context, weights, weight_stride, rows, row_stride, pairs, scales, row_scales, biases, to, step,
+        wanted, wanted_step,
+    ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            sums = _sums(builder, num_rows, *arguments[:5])
-            _finish(builder, num_rows, sums, *arguments[5:])
+            sums = _sums(builder, num_rows, *arguments[:5], *arguments[10:])
+            _finish(builder, num_rows, sums, *arguments[5:10])
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 10), generate
+        return types.void(*[types.int64] * 12), generate
 
     return multiply
 
 
 def _sums(
-    builder: ir.IRBuilder, num_rows: int, weights: Any, weight_stride: Any, rows: Any, row_stride: Any, pairs: Any
+    builder: ir.IRBuilder,
+    num_rows: int,
+    weights: Any,
+    weight_stride: Any,
+    rows: Any,
+    row_stride: Any,
+    pairs: Any,
+    wanted: Any,
+    wanted_step: Any,
 ) -> Values:
     """The loop over pairs of columns; a row's vectors side by side."""
     blocks = rows_from(builder, weights, weight_stride, VECTORS)
     starts = rows_from(builder, rows, row_stride, num_rows)
 
     def add_columns(pair: Any, sums: Values) -> Values:
+        fetch(builder, builder.add(wanted, builder.mul(pair, wanted_step)))
         for number in range(UNROLLED):
             place = builder.add(pair, int64(number))
             columns = [_weights(builder, block, place) for block in blocks]

@@ -5,7 +5,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from tidegate_engine.cpu_kernels.memory import FLOAT, INT32, INT64
+from tidegate_engine.cpu_kernels.memory import FLOAT, INT8, INT32, INT64
 
 LANES = 8
 INTEGERS, FLOATS = ir.VectorType(INT32, LANES), ir.VectorType(FLOAT, LANES)
@@ -49,6 +49,14 @@ def repeated(builder: ir.IRBuilder, value: Any, vector: ir.VectorType) -> Any:
     nothing = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(INT32, 0))
     return builder.shuffle_vector(one, nothing, _FIRST_LANES)
+
+
+def fetch(builder: ir.IRBuilder, address: Any) -> None:
+    """Asks memory for the 64 bytes around, and waits for nothing."""
+    name, byte = "llvm.prefetch.p0", INT8.as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, INT32, INT32, INT32])
+    function = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+    builder.call(function, [builder.inttoptr(address, byte), *(ir.Constant(INT32, number) for number in (0, 3, 1))])
 
 
 def int64(value: int) -> ir.Constant:

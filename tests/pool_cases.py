@@ -90,6 +90,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"uri": "pvc://models/qwen3", "quantization": "Int8"}},
         "model.quantization is offered for cpu pools only",
     ),
+    "three devices": ({"accelerator": {"count": 3}}, "accelerator.count is one of 1, 2, 4, 8"),
     "an endless device": ({"accelerator": {"memory": "9e99"}}, "accelerator.memory is at most 8Pi"),
     "an endless limit": ({"pod": {"resources": {"limits": {"memory": "9e99"}}}}, "resources.limits are at most 8Pi"),
     "an endless request": ({"pod": {"resources": {"requests": {"cpu": 10**17}}}}, "resources.requests are at most 8Pi"),

@@ -1,20 +1,36 @@
-"""How many devices of one node a replica takes: the fewest on which it fits, whatever the engine can do today.
+"""Over how many devices of one node a replica may be spread, and what a device of each number is like.
 
-`sizing.plan_replica` and `remedies` ask here. A split divides attention heads, so only numbers that divide them count;
-fewer KV heads than devices are replicated (kv.py), and so is an MLA latent.
+`sizing.plan_replica` takes the fewest that fit. A split divides attention heads, so only numbers that divide them
+count; fewer KV heads than devices are replicated (kv.py), and so is an MLA latent.
 """
 
-from tidegate_core.estimate import Case, estimate
-from tidegate_core.fit import MOST_DEVICES_SERVED
+from dataclasses import dataclass, replace
+from typing import Self
 
-DEVICE_COUNTS = (1, 2, 4, 8)  # nodes have no more, and collectives are made for powers of two
-
-
-def fewest_devices(case: Case) -> int | None:
-    """None where not even the most are enough."""
-    return next((num_devices for num_devices in DEVICE_COUNTS if estimate(case.on(num_devices)).fits), None)
+from tidegate_core.accelerator import Device
+from tidegate_core.fit import DEVICE_COUNTS, Target
 
 
-def is_served(num_devices: int) -> bool:
-    """Whether this version's engine can spread a replica over so many."""
-    return num_devices <= MOST_DEVICES_SERVED
+@dataclass(frozen=True)
+class Spread:
+    """What there is to choose from."""
+
+    targets: tuple[Target, ...]  # one for each number of devices, fewest first
+    asked: Target | None = None  # somebody has chosen already
+    most: int | None = None  # devices that one node has; None: no node is known
+
+    @classmethod
+    def of(cls, target: Target, num_devices: int | None = None) -> Self:
+        """Over devices of one kind, wherever there are some. A CPU pod is one device."""
+        counts = (1,) if target.device == Device.CPU else DEVICE_COUNTS
+        asked = None if num_devices is None else replace(target, tensor_parallel=num_devices)
+        return cls(tuple(replace(target, tensor_parallel=count) for count in counts), asked)
+
+    @property
+    def there(self) -> tuple[Target, ...]:
+        """Those for which a node has enough devices."""
+        return tuple(target for target in self.targets if self.has_room_for(target))
+
+    def has_room_for(self, target: Target) -> bool:
+        """Whether some node has so many devices, as far as nodes are known."""
+        return self.most is None or target.tensor_parallel <= self.most

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from tidegate_core.accelerator import Device
-from tidegate_core.fit import BlockPlan, Constraint, Demand, Fit, Target
+from tidegate_core.fit import DEVICE_COUNTS, BlockPlan, Constraint, Demand, Fit, Target
 from tidegate_core.kv import kv_bytes_per_token, kv_demand, kv_fixed_bytes_per_sequence, kv_read_bytes
 from tidegate_core.memory import (
+    PROCESS_BYTES,
     Overhead,
     loading_bytes,
     loading_floor_bytes,
@@ -31,10 +32,13 @@ class Case:
     target: Target
     demand: Demand
     storage: Storage
+    more: tuple[Target, ...] = ()  # the same on more devices, which a remedy may offer
 
-    def on(self, num_devices: int) -> "Case":
-        """The same on so many devices."""
-        return replace(self, target=replace(self.target, tensor_parallel=num_devices))
+    @property
+    def is_divisible(self) -> bool:
+        """Whether the model can be split between so many devices."""
+        num_devices = self.target.tensor_parallel
+        return num_devices in DEVICE_COUNTS and self.shape.num_attention_heads % num_devices == 0
 
     @cached_property
     def overhead(self) -> Overhead:
@@ -104,7 +108,7 @@ def estimate(case: Case) -> Fit:
 
 
 def _binding_constraint(case: Case) -> Constraint:
-    if case.shape.num_attention_heads % case.target.tensor_parallel != 0:
+    if not case.is_divisible:
         return Constraint.TENSOR_PARALLEL
     if smallest_context(case.shape, case.demand) > wanted_context(case.shape, case.demand):
         return Constraint.MODEL_CONTEXT
@@ -118,8 +122,12 @@ def _binding_constraint(case: Case) -> Constraint:
 
 
 def _resident_bytes(case: Case) -> int:
-    """On CPU the process is the device; on CUDA only what driver and Python take remains on the host."""
+    """On CPU the process is the device; on CUDA only what driver and Python take remains on the host.
+
+    Each further device has a process of its own, which reads no text.
+    """
     host_bytes = process_bytes(case.shape, case.target.device)
+    host_bytes += (case.target.tensor_parallel - 1) * PROCESS_BYTES[case.target.device]
     if case.target.device == Device.CPU:
         host_bytes += case.weight_bytes + case.plan.pool_bytes
     return host_bytes

@@ -9,12 +9,12 @@ from enum import StrEnum
 from tidegate_core.accelerator import Device
 
 BLOCK_SIZE = 16  # tokens a KV block holds
-MOST_DEVICES_SERVED = 1  # of a replica, by this version's engine; sizing can count with more
+DEVICE_COUNTS = (1, 2, 4, 8)  # of a replica: nodes have no more, and collectives are made for powers of two
 
 
 @dataclass(frozen=True)
 class Target:
-    """The device an engine runs on. On CPU the device memory is the pod's limit."""
+    """The device an engine runs on, and how many share the model. On CPU the device memory is the pod's limit."""
 
     device: Device
     memory_bytes: int
@@ -48,7 +48,7 @@ class Constraint(StrEnum):
     SLOTS = "slots"  # the slots asked for; more memory changes nothing
     MODEL_CONTEXT = "modelContext"  # the smallest context asked for is above the model's limit
     TENSOR_PARALLEL = "tensorParallel"  # attention heads cannot be divided between the devices
-    DEVICES = "devices"  # it takes more devices than the engine serves a replica with
+    DEVICES = "devices"  # it takes more devices than any node has
 
 
 class RemedyKind(StrEnum):
@@ -59,12 +59,13 @@ class RemedyKind(StrEnum):
     BOTH_8BIT = "both8Bit"  # where neither alone helps
     WEIGHTS_4BIT = "weights4Bit"
     MORE_GPUS = "moreGpus"
+    FEWER_GPUS = "fewerGpus"  # where no node has as many as were asked for
     SMALLER_CONTEXT = "smallerContext"
     LARGER_GPU = "largerGpu"
     MORE_MEMORY = "moreMemory"
 
 
-_NOT_OFFERED = {RemedyKind.WEIGHTS_4BIT} | ({RemedyKind.MORE_GPUS} if MOST_DEVICES_SERVED == 1 else set())
+_NOT_OFFERED = {RemedyKind.WEIGHTS_4BIT}
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Fit:
     smallest_kv_bytes: int  # of one sequence that long, on one device
     slots: int
     tensor_parallel: int
-    resident_bytes: int  # private memory of the engine process on the host
+    resident_bytes: int  # private memory of the engine's processes on the host, one for each device
     fits: bool
     binding_constraint: Constraint
     # the load it bears
@@ -153,7 +154,7 @@ class Fit:
     remedies: tuple[Remedy, ...] = ()
     smaller: Option | None = None  # on the next smaller device there is
     larger: Option | None = None
-    devices_needed: int | None = None  # on one node, where the engine serves fewer a replica than it takes
+    devices_there: int | None = None  # most that one node has, where a replica takes more
 
     @property
     def overhead_bytes(self) -> int:

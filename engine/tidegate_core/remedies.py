@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tidegate_core.accelerator import CATALOGUE, Device
-from tidegate_core.devices import DEVICE_COUNTS
 from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, Constraint, Fit, Remedy, RemedyKind
 from tidegate_core.quantity import format_bytes, format_quantity
@@ -32,6 +31,12 @@ def remedies_for(fit: Fit, case: Case) -> tuple[Remedy, ...]:
     return tuple(sorted(_priced(fit, _attempts(fit, case)), key=lambda remedy: not remedy.is_offered))
 
 
+def fewer_gpus(case: Case) -> tuple[Remedy, ...]:
+    """Where more were asked for than a node has, although these do."""
+    num_gpus = case.target.tensor_parallel
+    return (_remedy(RemedyKind.FEWER_GPUS, "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs", estimate(case)),)
+
+
 def _within_the_model(case: Case) -> tuple[Remedy, ...]:
     """No device makes a model's context longer; within it, the device may still be too small."""
     limit = wanted_context(case.shape, case.demand)
@@ -45,8 +50,12 @@ def _priced(fit: Fit, attempts: Iterator[_Attempt]) -> Iterator[Remedy]:
     for kind, action, case in attempts:
         better = estimate(case)
         if _helps(better, fit):
-            slots = "1 slot" if better.slots == 1 else f"{better.slots:,} slots"
-            yield Remedy(kind, f"{action}: context {better.context:,}, {slots}", better.context, better.slots)
+            yield _remedy(kind, action, better)
+
+
+def _remedy(kind: RemedyKind, action: str, gives: Fit) -> Remedy:
+    slots = "1 slot" if gives.slots == 1 else f"{gives.slots:,} slots"
+    return Remedy(kind, f"{action}: context {gives.context:,}, {slots}", gives.context, gives.slots)
 
 
 def _helps(better: Fit, fit: Fit) -> bool:
@@ -88,10 +97,10 @@ def _is_enough(case: Case, fit: Fit) -> bool:
 
 def _more_gpus(fit: Fit, case: Case) -> Iterator[_Attempt]:
     """The fewest that are enough; a number that does not divide the attention heads never is."""
-    for num_gpus in DEVICE_COUNTS:
-        more = replace(case, target=replace(case.target, tensor_parallel=num_gpus))
-        if num_gpus > case.target.tensor_parallel and _is_enough(more, fit):
-            yield RemedyKind.MORE_GPUS, f"{num_gpus} GPUs", more
+    for target in case.more:
+        more = replace(case, target=target)
+        if _is_enough(more, fit):
+            yield RemedyKind.MORE_GPUS, f"{target.tensor_parallel} GPUs", more
             return
 
 
@@ -101,7 +110,8 @@ def _larger_gpu(fit: Fit, case: Case) -> Iterator[_Attempt]:
         target = replace(case.target, memory_bytes=gpu.memory_bytes, bandwidth=gpu.bandwidth)
         larger = replace(case, target=target)
         if gpu.memory_bytes > case.target.memory_bytes and _is_enough(larger, fit):
-            yield RemedyKind.LARGER_GPU, f"{gpu.name} ({format_bytes(gpu.memory_bytes)})", larger
+            several = f"{target.tensor_parallel} x " if target.tensor_parallel > 1 else ""
+            yield RemedyKind.LARGER_GPU, f"{several}{gpu.name} ({format_bytes(gpu.memory_bytes)})", larger
             return
 
 

@@ -7,15 +7,15 @@
 Pure: bytes in, a Fit with every term out. "Does not fit" is an answer, not an error. docs/sizing.md has the sources.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from tidegate_core.accelerator import Device
-from tidegate_core.devices import fewest_devices, is_served
+from tidegate_core.devices import Spread
 from tidegate_core.estimate import Case, estimate
 from tidegate_core.fit import BLOCK_SIZE, BlockPlan, Constraint, Demand, Fit, Remedy, RemedyKind, Target
 from tidegate_core.memory import free_after_load
 from tidegate_core.neighbours import next_larger, next_smaller
-from tidegate_core.remedies import remedies_for
+from tidegate_core.remedies import fewer_gpus, remedies_for
 from tidegate_core.report import statement
 from tidegate_core.shape import ModelShape
 from tidegate_core.solve import WATERMARK, plan_blocks
@@ -30,6 +30,7 @@ __all__ = [
     "Fit",
     "Remedy",
     "RemedyKind",
+    "Spread",
     "Target",
     "free_after_load",
     "plan_blocks",
@@ -40,26 +41,35 @@ __all__ = [
 
 def plan_fit(shape: ModelShape, target: Target, demand: Demand, storage: Storage | None = None) -> Fit:
     """What a replica of this model on this device can serve, and what would help where that is less than asked."""
-    return _explained(Case(shape, target, demand, storage or storage_of(shape)))
+    return _explained(_case(shape, target, demand, storage, Spread.of(target)))
 
 
-def plan_replica(
-    shape: ModelShape, target: Target, demand: Demand, storage: Storage | None = None, *, num_devices: int | None = None
-) -> Fit:
-    """On so many devices of one node, or (None) on the fewest on which it fits.
+def plan_replica(shape: ModelShape, spread: Spread, demand: Demand, storage: Storage | None = None) -> Fit:
+    """On as many devices of one node as were asked for, else on the fewest on which it fits.
 
-    Where that is more than the engine serves it does not fit, and `devices_needed` says how many it would take.
+    Where no node has so many, it does not fit. Where nothing is enough, the answer is about the most there are.
     """
-    case = Case(shape, target, demand, storage or storage_of(shape))
-    if num_devices is not None:
-        return _refused_beyond_served(_explained(case.on(num_devices)))
-    first = case.on(1)
-    if target.device == Device.CPU or estimate(first).fits:
-        return _explained(first)
-    needed = fewest_devices(first)
-    if needed is not None and is_served(needed):
-        return _explained(case.on(needed))
-    return replace(_explained(first), devices_needed=needed)
+    wanted = spread.targets if spread.asked is None else (spread.asked,)
+    cases = [_case(shape, target, demand, storage, spread) for target in wanted]
+    chosen = next((case for case in cases if estimate(case).fits), None)
+    if chosen is None:
+        return _explained(_nearest([case for case in cases if spread.has_room_for(case.target)] or cases))
+    if not spread.has_room_for(chosen.target):
+        there = [_case(shape, target, demand, storage, spread) for target in spread.there]
+        return _out_of_reach(chosen, there, spread.most)
+    return _explained(chosen)
+
+
+def _case(shape: ModelShape, target: Target, demand: Demand, storage: Storage | None, spread: Spread) -> Case:
+    more = tuple(each for each in spread.there if each.tensor_parallel > target.tensor_parallel)
+    return Case(shape, target, demand, storage or storage_of(shape), more)
+
+
+def _nearest(cases: Sequence[Case]) -> Case:
+    """Of those of which none fits: on the most devices, where more help. What cannot be divided says no bytes."""
+    if estimate(cases[0]).binding_constraint is Constraint.MODEL_CONTEXT:
+        return cases[0]
+    return next((case for case in reversed(cases) if case.is_divisible), cases[-1])
 
 
 def _explained(case: Case) -> Fit:
@@ -68,10 +78,10 @@ def _explained(case: Case) -> Fit:
     return replace(explained, smaller=next_smaller(case), larger=next_larger(case))
 
 
-def _refused_beyond_served(fit: Fit) -> Fit:
-    if not fit.fits or is_served(fit.tensor_parallel):
-        return fit
-    refused = replace(
-        fit, fits=False, slots=0, binding_constraint=Constraint.DEVICES, devices_needed=fit.tensor_parallel
-    )
-    return replace(refused, statement=statement(refused))
+def _out_of_reach(wanted: Case, there: Sequence[Case], most: int | None) -> Fit:
+    """The numbers are those of what it takes, the ways out those of what nodes have."""
+    fit = replace(estimate(wanted), fits=False, slots=0, binding_constraint=Constraint.DEVICES, devices_there=most)
+    best = next((case for case in there if estimate(case).fits), None)
+    nearest = _nearest(there)
+    remedies = fewer_gpus(best) if best else remedies_for(estimate(nearest), nearest)
+    return replace(fit, statement=statement(fit), remedies=remedies)

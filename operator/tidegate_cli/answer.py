@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidegate_checkpoint.config_json import why_not_served
 from tidegate_cli.device import PlannedDevice
-from tidegate_core.fit import Demand, Fit, Remedy
+from tidegate_core.fit import Demand, Fit, Option, Remedy
 from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 
@@ -41,6 +41,12 @@ class Answer:
     def message(self) -> str:
         """The verdict in one line."""
         return self.why_not_served or self.fit.statement
+
+    @property
+    def place(self) -> str:
+        """Device and number."""
+        several = f"{self.fit.tensor_parallel} devices a replica, each " if self.fit.tensor_parallel > 1 else ""
+        return f"{several}{self.device.description}"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -77,6 +83,8 @@ def to_json(answer: Answer) -> str:
         "residentBytes": fit.resident_bytes,
         **({} if fit.offered_requests is None else {"offeredRequests": fit.offered_requests}),
         **({} if answer.prospect is None else {"cluster": answer.prospect.to_document()}),
+        "smaller": _option(fit.smaller),
+        "larger": _option(fit.larger),
         "remedies": [
             {"kind": remedy.kind, "description": remedy.description, "context": remedy.context, "slots": remedy.slots}
             for remedy in fit.remedies
@@ -85,13 +93,20 @@ def to_json(answer: Answer) -> str:
     return json.dumps(document, indent=2)
 
 
+def _option(option: Option | None) -> dict[str, object] | None:
+    if option is None:
+        return None
+    terms = {"name": option.name, "memoryBytes": option.memory_bytes}
+    return {**terms, "context": option.context, "slots": option.slots}
+
+
 def to_table(answer: Answer) -> str:
     """Model and device, every term with its bytes, then the verdict, the load and the remedies."""
     shape, fit = answer.shape, answer.fit
     model = f"{shape.architecture}, {shape.num_parameters:,} parameters, context up to {shape.max_context:,}"
     verdict = [*([answer.why_not_served] if answer.why_not_served else []), fit.statement]
     sections = [
-        f"{model}\n{answer.device.description}",
+        f"{model}\n{answer.place}",
         _rows(_memory_rows(fit)),
         "\n".join([*verdict, *(f"warning: {warning}" for warning in answer.warnings)]),
         _rows([*_answer_rows(answer), *_load_rows(fit)]),
@@ -111,7 +126,7 @@ def to_markdown(answer: Answer, title: str) -> str:
     verdict = [*([answer.why_not_served] if answer.why_not_served else []), fit.statement]
     sections = [
         f"### {title}: {'fits' if answer.is_good else 'does not fit' if not fit.fits else 'is not served'}",
-        f"{shape.architecture}, {shape.num_parameters:,} parameters, {answer.device.description}",
+        f"{shape.architecture}, {shape.num_parameters:,} parameters, {answer.place}",
         "\n".join(f"**{sentence}**" for sentence in verdict),
         "\n".join(f"- warning: {warning}" for warning in answer.warnings),
         _markdown_table([*_answer_rows(answer), *_load_rows(fit)]),
@@ -155,14 +170,35 @@ def _answer_rows(answer: Answer) -> list[_Row]:
         ("slots", f"{fit.slots:,}", f"bound by {fit.binding_constraint}"),
         ("KV per token", format_bytes(fit.kv_bytes_per_token), "whole model"),
         ("weights", format_bytes(fit.weight_bytes), "whole model"),
-        ("devices", f"{fit.tensor_parallel}", "a replica"),
-        ("host memory", format_bytes(fit.resident_bytes), "private memory of the engine process"),
+        ("devices", f"{fit.tensor_parallel}", _devices_note(fit)),
+        ("host memory", format_bytes(fit.resident_bytes), _host_note(fit)),
     ]
     if fit.kv_fixed_bytes_per_sequence:
         rows.insert(3, ("KV per sequence", format_bytes(fit.kv_fixed_bytes_per_sequence), "at most, in windows"))
+    for title, option in (("next smaller", fit.smaller), ("next larger", fit.larger)):
+        if option is not None:
+            rows.append((title, option.name, _would_give(option)))
     if fit.loading_bytes:
         rows.append(("loading", format_bytes(fit.loading_floor_bytes), "peak while weights are loaded"))
     return rows
+
+
+def _devices_note(fit: Fit) -> str:
+    lacking = "" if fit.devices_there is None else f", no node has more than {fit.devices_there}"
+    return ("a replica" if fit.tensor_parallel == 1 else "a replica, of one node; memory is of one") + lacking
+
+
+def _host_note(fit: Fit) -> str:
+    if fit.tensor_parallel == 1:
+        return "private memory of the engine process"
+    return f"private memory of the engine's {fit.tensor_parallel} processes"
+
+
+def _would_give(option: Option) -> str:
+    if not option.slots:
+        return "would not fit"
+    slots = "1 slot" if option.slots == 1 else f"{option.slots:,} slots"
+    return f"would give context {option.context:,}, {slots}"
 
 
 def _asked_for(answer: Answer) -> str:

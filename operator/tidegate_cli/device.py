@@ -41,11 +41,14 @@ def device_with(device: Device, memory: str, source: str) -> PlannedDevice:
 
 
 def smallest_gpu(plan: Callable[[Target], Fit]) -> tuple[Fit, PlannedDevice]:
-    """The smallest GPU that gives the whole context, else that fits, else the largest there is."""
+    """The smallest GPU of which the fewest fit: with the whole context, else shrunk; else the largest there is."""
     gpus = sorted(CATALOGUE, key=lambda gpu: gpu.memory_bytes)
     fits = [(plan(_target(gpu)), gpu) for gpu in gpus]
-    whole = [each for each in fits if each[0].fits and each[0].context == each[0].context_wanted]
-    fit, gpu = next(iter(whole or [each for each in fits if each[0].fits]), fits[-1])
+    good = [each for each in fits if each[0].fits]
+    fewest = min((fit.tensor_parallel for fit, _ in good), default=0)
+    good = [each for each in good if each[0].tensor_parallel == fewest]
+    whole = [each for each in good if each[0].context == each[0].context_wanted]
+    fit, gpu = next(iter(whole or good), fits[-1])
     why = "the smallest GPU that fits" if fit.fits else "the largest GPU known"
     description = f"on {_with_memory(gpu)}: {why}; choose with --gpu, --gpu-memory, --cpu-memory"
     return fit, PlannedDevice(gpu.name, _target(gpu), description, is_chosen=True)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from enum import IntEnum
-from functools import partial
 from math import inf, nan
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +20,9 @@ from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.device import PlannedDevice, device_with, named_gpu, smallest_gpu
 from tidegate_cli.errors import BadPlan, ModelElsewhere
 from tidegate_core.accelerator import Device
+from tidegate_core.devices import Spread
 from tidegate_core.errors import CoreError
-from tidegate_core.fit import Demand
+from tidegate_core.fit import DEVICE_COUNTS, Demand, Fit, Target
 from tidegate_core.hub import DEFAULT_REVISION, SCHEME
 from tidegate_core.inspected import Inspected
 from tidegate_core.sizing import plan_replica
@@ -48,6 +48,7 @@ _OFFLINE = {
     "--gpu": "gpu",
     "--gpu-memory": "gpu_memory",
     "--cpu-memory": "cpu_memory",
+    "--gpu-count": "gpu_count",
     "--context": "context",
     "--kv-dtype": "kv_dtype",
     "--quantization": "quantization",
@@ -72,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     device.add_argument("--gpu", metavar="NAME", help="a GPU by name or product label, such as L4 or H100-80GB")
     device.add_argument("--gpu-memory", metavar="SIZE", help="a GPU by its memory, such as 24Gi")
     device.add_argument("--cpu-memory", metavar="SIZE", help="a CPU pool by its pods' memory limit, such as 4Gi")
+    parser.add_argument(
+        "--gpu-count", type=int, choices=DEVICE_COUNTS, help="GPUs of one replica (default: the fewest that fit)"
+    )
     parser.add_argument("--context", type=_count, metavar="N", help="longest sequence wanted, in tokens")
     parser.add_argument("--kv-dtype", choices=tuple(KvDtype), help="KV cache (default: auto, as wide as the model)")
     parser.add_argument("--quantization", choices=tuple(Quantization), help="weights on CPU (default: as they are)")
@@ -117,8 +121,11 @@ def _anywhere(arguments: argparse.Namespace, pool: "InferencePool | None") -> An
     quantization = _quantization(arguments, pool, device)
     shape = _model(arguments, pool).shape
     storage = storage_of(shape, kv_dtype, quantization)
-    num_devices = None if pool is None else pool.spec.accelerator.count
-    plan = partial(plan_replica, shape, demand=demand, storage=storage, num_devices=num_devices)
+    num_devices = _num_devices(arguments, pool, device)
+
+    def plan(target: Target) -> Fit:
+        return plan_replica(shape, Spread.of(target, num_devices), demand, storage)
+
     if device is None:
         fit, device = smallest_gpu(plan)
     else:
@@ -231,6 +238,17 @@ def _device(arguments: argparse.Namespace, pool: "InferencePool | None") -> Plan
         return device_with(Device.CPU, limit, "spec.pod.resources.limits.memory")
     memory = pool.spec.accelerator.memory
     return None if memory is None else device_with(Device.CUDA, memory, "spec.accelerator.memory")
+
+
+def _num_devices(
+    arguments: argparse.Namespace, pool: "InferencePool | None", device: PlannedDevice | None
+) -> int | None:
+    given: int | None = arguments.gpu_count
+    if device is not None and device.target.device == Device.CPU:
+        if given is not None:
+            raise BadPlan("--gpu-count is for GPUs; a cpu pool's cores are its pods' limit")
+        return None
+    return given or (None if pool is None else pool.spec.accelerator.count)
 
 
 def _kv_dtype(arguments: argparse.Namespace, pool: "InferencePool | None", device: PlannedDevice | None) -> KvDtype:

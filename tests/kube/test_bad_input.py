@@ -20,7 +20,7 @@ def events(operator: OperatorUnderTest, reason: str) -> list[dict]:
 
 
 def test_a_model_that_does_not_fit_deploys_nothing_and_names_numbers_and_remedies(operator: OperatorUnderTest) -> None:
-    operator.apply(pool_manifest(accelerator={"memory": "12Gi"}))
+    operator.apply(pool_manifest(accelerator={"memory": "12Gi", "count": 1}))
     eventually(lambda: operator.is_condition("Fits", "False"))
     fits = operator.condition("Fits")
     assert fits["reason"] == "DoesNotFit"
@@ -39,7 +39,7 @@ def test_a_pool_that_stops_fitting_keeps_its_last_good_template(operator: Operat
     operator.apply(pool_manifest())
     eventually(lambda: operator.is_condition("Ready", "True"))
     template = operator.get("deployment", "chat")["spec"]["template"]
-    operator.apply(pool_manifest(accelerator={"memory": "12Gi"}))
+    operator.apply(pool_manifest(accelerator={"memory": "12Gi", "count": 1}))
     eventually(lambda: operator.is_condition("Stalled", "True"))
     assert operator.get("deployment", "chat")["spec"]["template"] == template
     assert operator.is_condition("Available", "True")

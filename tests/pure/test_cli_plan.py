@@ -29,6 +29,8 @@ KEYS = {
     "warnings",
     "device",
     "bindingConstraint",
+    "smaller",
+    "larger",
     "remedies",
 }
 POOL = """
@@ -141,17 +143,18 @@ def test_the_replicas_for_so_many_users_are_counted(model: str, capsys: pytest.C
 def test_remedies_that_this_version_does_not_offer_come_last_and_say_so(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan", "--model", model, "--gpu", "T4", "--context", "8192"]) == 4
+    assert main(["plan", "--model", model, "--gpu", "T4", "--gpu-count", "1", "--context", "8192"]) == 4
     table = capsys.readouterr().out
     assert re.search("^= missing +3.37 GiB$", table, re.MULTILINE)
     offered, _, others = table.partition("what would help")[2].partition("not offered by this version")
     assert "A10" in offered
+    assert "2 GPUs" in offered
     assert "4-bit weights" in others
     assert "4-bit" not in offered
 
 
 def test_what_does_not_fit_exits_with_4_and_names_remedies(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, fit = planned(capsys, "--model", model, "--gpu-memory", "12Gi")
+    code, fit = planned(capsys, "--model", model, "--gpu-memory", "12Gi", "--gpu-count", "1")
     assert code == 4
     assert (fit["fits"], fit["slots"], fit["bindingConstraint"]) == (False, 0, "weights")
     assert fit["remedies"]
@@ -182,7 +185,7 @@ def test_markdown_is_a_verdict_with_tables_for_a_pull_request(
     said = capsys.readouterr().out
     assert said.startswith("### InferencePool chat: fits\n")
     assert "| context | 8,192 |" in said
-    assert main(["plan", "--model", model, "--gpu-memory", "8Gi", "-o", "markdown"]) == 4
+    assert main(["plan", "--model", model, "--gpu-memory", "3Gi", "-o", "markdown"]) == 4
     refused = capsys.readouterr().out
     assert ": does not fit\n" in refused
     assert "What would help, cheapest first:" in refused
@@ -232,13 +235,43 @@ def test_a_manifest_may_hold_other_objects_too(model: str, tmp_path: Path, capsy
     assert code == 0
 
 
-def test_a_manifest_with_more_devices_than_engines_serve_does_not_fit_here_either(
+def test_a_manifest_s_number_of_devices_is_planned_with_their_shares(
     model: str, pool: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool.write_text(POOL.replace("memory: 80Gi", "memory: 80Gi, count: 2"))
     code, fit = planned(capsys, "-f", str(pool), "--model", model)
-    assert (code, fit["fits"], fit["bindingConstraint"], fit["tensorParallel"]) == (4, False, "devices", 2)
-    assert "2 devices of 80 GiB are asked for, but this engine version serves 1 device a replica" in fit["message"]
+    assert (code, fit["fits"], fit["tensorParallel"]) == (0, True, 2)
+    assert fit["weightBytes"] <= 2 * fit["perGpu"]["weightBytes"] < 1.01 * fit["weightBytes"]
+    main(["plan", "-f", str(pool), "--model", model])
+    table = capsys.readouterr().out
+    assert "2 devices a replica, each on a GPU with 80 GiB" in table
+    assert "private memory of the engine's 2 processes" in table
+
+
+def test_a_number_of_gpus_does_not_apply_to_a_cpu_pod(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = refused(capsys, "--model", model, "--cpu-memory", "32Gi", "--gpu-count", "2")
+    assert code == 2
+    assert "--gpu-count is for GPUs" in said
+
+
+def test_a_model_takes_the_fewest_of_a_named_gpu_on_which_it_fits(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, fit = planned(capsys, "--model", model, "--gpu", "T4", "--context", "8192")
+    assert (code, fit["fits"], fit["tensorParallel"]) == (0, True, 2)
+
+
+def test_the_answer_has_what_the_next_smaller_and_larger_device_would_give(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, fit = planned(capsys, "--model", model, "--gpu", "L4", "--context", "8192")
+    assert (fit["smaller"]["name"], fit["smaller"]["slots"]) == ("V100-16GB", 0)
+    assert fit["larger"]["name"] == "RTX-5090"
+    assert fit["larger"]["slots"] > fit["slots"]
+    main(["plan", "--model", model, "--gpu", "L4", "--context", "8192"])
+    table = capsys.readouterr().out
+    assert re.search(r"next smaller +V100-16GB +would not fit", table)
+    assert re.search(r"next larger +RTX-5090 +would give context 8,192, \d+ slots", table)
 
 
 def test_a_manifest_may_come_from_standard_input(model: str) -> None:
@@ -358,6 +391,6 @@ def test_the_documented_example_is_what_the_command_prints(model: str, capsys: p
     documented = (Path(__file__).parents[2] / "docs" / "sizing.md").read_text()
     assert main(["plan", "--model", model, "--gpu", "L4", "--context", "16384", "--users", "20"]) == 0
     assert capsys.readouterr().out in documented
-    assert main(["plan", "--model", model, "--gpu", "T4", "--context", "8192"]) == 4
+    assert main(["plan", "--model", model, "--gpu", "T4", "--gpu-count", "1", "--context", "8192"]) == 4
     sections = capsys.readouterr().out.split("\n\n")
     assert "\n\n".join((sections[2], *sections[4:])) in documented

@@ -1,15 +1,15 @@
-"""How many devices a replica takes, what the engine makes of it, and the devices next to the one at hand."""
+"""How many devices a replica takes, and the devices next to the one at hand."""
+
+from dataclasses import replace
 
 import pytest
 
 from shapes import full_layers, mla_layers, shape_of
 from tidegate_core.accelerator import Device, find_accelerator
-from tidegate_core.devices import DEVICE_COUNTS, fewest_devices
-from tidegate_core.estimate import Case
-from tidegate_core.fit import MOST_DEVICES_SERVED, Constraint, Demand, Option, Target
+from tidegate_core.devices import Spread
+from tidegate_core.fit import DEVICE_COUNTS, Constraint, Demand, Fit, Option, RemedyKind, Target
 from tidegate_core.shape import AttentionGroup, ModelShape
 from tidegate_core.sizing import plan_fit, plan_replica
-from tidegate_core.storage import storage_of
 
 GIB = 2**30
 LARGE = shape_of(full_layers(80, 8, 128), linear_elements=68_000_000_000, num_attention_heads=64)  # Llama 3.1 70B
@@ -19,8 +19,8 @@ def gpu(name: str) -> Target:
     return Target(Device.CUDA, find_accelerator(name).memory_bytes)
 
 
-def case(shape: ModelShape, name: str, demand: Demand | None = None) -> Case:
-    return Case(shape, gpu(name), demand or Demand(context_max=8192), storage_of(shape))
+def spread(shape: ModelShape, name: str, num_devices: int | None = None, most: int | None = None) -> Fit:
+    return plan_replica(shape, replace(Spread.of(gpu(name), num_devices), most=most), Demand(context_max=8192))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,8 @@ def case(shape: ModelShape, name: str, demand: Demand | None = None) -> Case:
 def test_the_fewest_devices_on_which_a_model_fits(
     model: str, shape: ModelShape, name: str, expected: int | None
 ) -> None:
-    assert fewest_devices(case(shape, name)) == expected, model
+    fit = spread(shape, name)
+    assert (fit.tensor_parallel if fit.fits else None) == expected, model
 
 
 @pytest.mark.parametrize(
@@ -63,29 +64,84 @@ def test_what_a_device_holds_of_a_token_when_a_replica_is_spread(
 
 
 def test_a_replica_takes_one_device_where_that_is_enough() -> None:
-    assert plan_replica(shape_of(), gpu("H100"), Demand(context_max=8192)) == plan_fit(
-        shape_of(), gpu("H100"), Demand(context_max=8192)
-    )
+    assert spread(shape_of(), "H100") == plan_fit(shape_of(), gpu("H100"), Demand(context_max=8192))
 
 
-def test_what_needs_more_devices_than_the_engine_serves_does_not_fit_and_says_how_many_it_takes() -> None:
-    assert MOST_DEVICES_SERVED == 1, "the sentences below are those of an engine of one device"
-    fit = plan_replica(LARGE, gpu("H200"), Demand(context_max=8192))
-    assert (fit.fits, fit.tensor_parallel, fit.devices_needed) == (False, 1, 2)
-    assert fit.binding_constraint is Constraint.WEIGHTS
-    assert "2 GPUs" in fit.remedies[-1].description
+def test_what_is_split_is_a_share_and_every_further_device_costs_buffers_and_a_process() -> None:
+    fit = spread(LARGE, "H200")
+    assert (fit.fits, fit.tensor_parallel, fit.context) == (True, 2, 8192)
+    assert fit.weight_bytes <= 2 * fit.per_gpu_weight_bytes < 1.01 * fit.weight_bytes
+    assert fit.collectives_bytes > 0
+    one = plan_fit(LARGE, gpu("H200"), Demand(context_max=8192))
+    assert fit.resident_bytes - one.resident_bytes == 2**30
+    assert "on each of 2 devices give context 8,192" in fit.statement
 
 
-def test_more_devices_than_the_engine_serves_are_refused_with_the_numbers_of_such_a_replica() -> None:
-    fit = plan_replica(LARGE, gpu("H200"), Demand(context_max=8192), num_devices=2)
-    assert (fit.fits, fit.slots, fit.tensor_parallel, fit.devices_needed) == (False, 0, 2, 2)
+def test_the_fewest_that_fit_are_taken_even_where_more_would_not_shrink_the_context() -> None:
+    wide = Demand(context_max=40_960, context_min=2048)
+    fit = plan_replica(shape_of(), Spread.of(gpu("L4")), wide)
+    assert (fit.fits, fit.tensor_parallel) == (True, 1)
+    assert fit.context < 40_960
+    more = next(each for each in fit.remedies if each.kind is RemedyKind.MORE_GPUS)
+    assert (more.summary.partition(":")[0], more.context) == ("2 GPUs", 40_960)
+    assert more.is_offered
+    whole = plan_replica(shape_of(), Spread.of(gpu("L4")), replace(wide, context_min=40_960))
+    assert (whole.tensor_parallel, whole.context) == (2, 40_960), "a minimum is never shrunk below"
+
+
+def test_a_number_that_was_asked_for_is_taken_and_not_made_larger() -> None:
+    assert spread(shape_of(), "H100", 2).tensor_parallel == 2
+    fit = spread(LARGE, "H200", 1)
+    assert (fit.fits, fit.binding_constraint) == (False, Constraint.WEIGHTS)
+    assert [each.summary.partition(":")[0] for each in fit.remedies if each.kind is RemedyKind.MORE_GPUS] == ["2 GPUs"]
+
+
+def test_what_no_eight_devices_hold_is_refused_with_the_numbers_of_eight() -> None:
+    fit = spread(LARGE, "T4")
+    assert (fit.fits, fit.tensor_parallel, fit.binding_constraint) == (False, 8, Constraint.WEIGHTS)
+    assert "weights need 16." in fit.statement
+    assert "on each of 8 devices" in fit.statement
+    assert "8 x " in next(each for each in fit.remedies if each.kind is RemedyKind.LARGER_GPU).summary
+
+
+def test_heads_that_cannot_be_divided_by_eight_are_told_of_the_most_that_divide_them() -> None:
+    fit = spread(shape_of(full_layers(80, 12, 128), linear_elements=68_000_000_000, num_attention_heads=12), "T4")
+    assert (fit.fits, fit.tensor_parallel) == (False, 4)
+
+
+def test_more_devices_than_a_node_has_do_not_fit_and_remedies_are_for_those_it_has() -> None:
+    fit = spread(LARGE, "L40S", most=2)
+    assert (fit.fits, fit.slots, fit.tensor_parallel, fit.devices_there) == (False, 0, 4, 2)
     assert fit.binding_constraint is Constraint.DEVICES
     assert fit.statement == (
-        "does not fit: 2 devices of 140.4 GiB are asked for, but this engine version serves 1 device a replica"
+        "does not fit: a replica takes 4 devices of 44.99 GiB on one node, and no node has more than 2"
     )
-    assert 2 * fit.per_gpu_weight_bytes >= fit.weight_bytes
-    unfit = plan_replica(LARGE, gpu("L4"), Demand(context_max=8192), num_devices=2)
-    assert unfit.binding_constraint is Constraint.WEIGHTS, "what would not fit anyway is told as such"
+    kinds = {each.kind for each in fit.remedies}
+    assert RemedyKind.LARGER_GPU in kinds
+    assert RemedyKind.MORE_GPUS not in kinds
+
+
+def test_a_number_that_no_node_has_is_refused_with_the_one_that_does() -> None:
+    fit = spread(shape_of(), "H100", 4, most=2)
+    assert (fit.fits, fit.binding_constraint) == (False, Constraint.DEVICES)
+    assert [(each.kind, each.summary.partition(":")[0]) for each in fit.remedies] == [(RemedyKind.FEWER_GPUS, "1 GPU")]
+
+
+def test_a_number_that_models_are_not_divided_by_is_refused() -> None:
+    fit = spread(shape_of(num_attention_heads=12), "H100", 3)
+    assert (fit.fits, fit.binding_constraint) == (False, Constraint.TENSOR_PARALLEL)
+    assert fit.statement == "does not fit: a replica is spread over 1, 2, 4 or 8 devices, not 3"
+
+
+def test_a_context_above_the_model_s_is_told_of_one_device() -> None:
+    fit = plan_replica(shape_of(max_context=4096), Spread.of(gpu("H100")), Demand(context_min=8192))
+    assert (fit.fits, fit.tensor_parallel) == (False, 1)
+    assert fit.binding_constraint is Constraint.MODEL_CONTEXT
+
+
+def test_a_cpu_pod_is_one_device() -> None:
+    fit = plan_replica(LARGE, Spread.of(Target(Device.CPU, 8 * GIB)), Demand())
+    assert (fit.fits, fit.tensor_parallel) == (False, 1)
 
 
 def test_the_next_smaller_and_larger_device_are_sized_too() -> None:

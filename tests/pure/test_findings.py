@@ -42,7 +42,7 @@ WORLDS: dict[str, Observed] = {
 SPECS: dict[str, dict[str, Any]] = {
     "as it was": {},
     "two wanted": {"scaling": {"mode": "Manual"}, "replicas": 2},
-    "does not fit": {"accelerator": {"memory": "12Gi"}},
+    "does not fit": {"accelerator": {"memory": "12Gi", "count": 1}},
     "unknown memory": {"accelerator": {}},
     "a wrong flag": {"engine": {"extraArgs": ["--no-such-flag"]}},
     "suspended": {"suspend": True},

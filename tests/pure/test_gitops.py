@@ -49,13 +49,13 @@ LIFE: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "rolling out": (seen(world(pod("a", template="older"))), "InProgress", "Progressing"),
     "does not fit, the last one serves": (
-        seen(world(pod()), accelerator={"memory": "12Gi"}), "Failed", "Degraded",
+        seen(world(pod()), accelerator={"memory": "12Gi", "count": 1}), "Failed", "Degraded",
     ),
     "refused by the API server": (
         seen(world(pod()), (Refusal("Deployment chat", "spec.template: Invalid value"),)), "Failed", "Degraded",
     ),
     "never fitted": (
-        seen(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi"}), "Failed", "Degraded",
+        seen(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi", "count": 1}), "Failed", "Degraded",
     ),
     "suspended": (seen(settled(), suspend=True), "InProgress", "Suspended"),
 }  # fmt: skip

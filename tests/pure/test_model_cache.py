@@ -104,7 +104,7 @@ def test_what_the_user_says_about_the_claim_arrives_and_a_retained_one_has_no_ow
 
 
 def test_a_model_that_does_not_fit_is_not_fetched() -> None:
-    subject = hub_pool(cache={}, accelerator={"memory": "12Gi"})
+    subject = hub_pool(cache={}, accelerator={"memory": "12Gi", "count": 1})
     steps = steps_of(subject, known(subject))
     assert steps.cache is None
     assert [each["kind"] for each in steps.apply] == ["ControllerRevision"]

@@ -174,14 +174,14 @@ def test_a_missing_claim_waits_without_a_job() -> None:
 
 
 def test_a_model_that_does_not_fit_deploys_nothing() -> None:
-    steps = step(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi"})
+    steps = step(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi", "count": 1})
     assert steps.fit is not None
     assert steps.fit.reason is Reason.DOES_NOT_FIT
     assert [title.split()[0] for title in titles(steps)] == ["ControllerRevision"], "only the model is remembered"
 
 
 def test_a_wish_that_does_not_fit_leaves_the_last_good_template() -> None:
-    steps = step(settled(), accelerator={"memory": "12Gi"})
+    steps = step(settled(), accelerator={"memory": "12Gi", "count": 1})
     assert steps.is_satisfied
     assert not steps.revisions.is_of_these_inputs
 
@@ -247,8 +247,10 @@ def test_a_cpu_pool_that_does_not_fit_names_the_memory_limit_to_set_before_what_
 
 
 def test_a_gpu_pool_that_does_not_fit_names_the_fields_that_choose_another_device() -> None:
-    ways = fit_message(pool(accelerator={"memory": "12Gi"})).partition(". What would help: ")[2]
-    assert " by pod.nodeSelector and tell its size in accelerator.memory (context " in ways.split("; ")[0]
+    ways = fit_message(pool(accelerator={"memory": "12Gi", "count": 1})).partition(". What would help: ")[2]
+    more, larger, *_ = ways.split("; ")
+    assert more.startswith("set accelerator.count to 2 (context ")
+    assert " by pod.nodeSelector and tell its size in accelerator.memory (context " in larger
 
 
 def test_a_smallest_context_above_the_models_names_the_field_to_lower() -> None:

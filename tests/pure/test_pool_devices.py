@@ -8,8 +8,9 @@ from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, stored
 from shapes import full_layers, shape_of
 from tidegate_core.accelerator import find_accelerator
 from tidegate_operator.api.reasons import Reason
+from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.planning import plan
-from tidegate_operator.sizing.devices import PoolDevice, UnknownDevice, find_device
+from tidegate_operator.sizing.devices import PoolDevice, PoolDevices, UnknownDevice, find_devices
 from tidegate_operator.sizing.fitting import find_fit
 from tidegate_operator.world.observed import Node, Observed, Taint
 
@@ -24,20 +25,25 @@ def node(name: str = "a", resource: str = GPU, devices: int = 1, **facts: Any) -
     return Node(name, labels, {resource: str(devices)}, **facts)
 
 
-def device(*nodes: Node, **accelerator: Any) -> PoolDevice:
-    found = find_device(pool(accelerator=accelerator), nodes)
-    assert isinstance(found, PoolDevice), found
+def devices(subject: InferencePool, nodes: tuple[Node, ...] | None) -> PoolDevices:
+    found = find_devices(subject, nodes)
+    assert isinstance(found, PoolDevices), found
     return found
 
 
+def device(*nodes: Node, **accelerator: Any) -> PoolDevice:
+    """Of a replica on one."""
+    return devices(pool(accelerator=accelerator), nodes).of(1)
+
+
 def unknown(*nodes: Node, **accelerator: Any) -> str:
-    found = find_device(pool(accelerator=accelerator), nodes)
+    found = find_devices(pool(accelerator=accelerator), nodes)
     assert isinstance(found, UnknownDevice), found
     return found.message
 
 
 @pytest.mark.parametrize(
-    ("resource", "labels", "name", "memory_mib", "is_slice"),
+    ("resource", "labels", "name", "memory_mib", "is_part"),
     [
         (GPU, {"GPU.memory": "81559", "GPU.product": "NVIDIA-H100-80GB-HBM3"}, "NVIDIA-H100-80GB-HBM3", 81559, False),
         (GPU, {"GPU.product": "NVIDIA-L4"}, "NVIDIA-L4", 23034, False),
@@ -49,14 +55,15 @@ def unknown(*nodes: Node, **accelerator: Any) -> str:
         (SLICE, {"GPU.memory": "40448", "GPU.product": HALF}, HALF, 40448, True),
         (SLICE, {}, SLICE, 38912, True),  # what the name of the profile says
         # memory of a device that several pods share by MPS is divided between them
-        (GPU, {"GPU.memory": "81920", "GPU.sharing-strategy": "mps", "GPU.replicas": "4"}, GPU, 20480, False),
+        (GPU, {"GPU.memory": "81920", "GPU.sharing-strategy": "mps", "GPU.replicas": "4"}, GPU, 20480, True),
     ],
 )  # fmt: skip
 def test_the_memory_of_a_device_comes_from_the_labels_of_its_node(
-    resource: str, labels: dict[str, str], name: str, memory_mib: int, is_slice: bool
+    resource: str, labels: dict[str, str], name: str, memory_mib: int, is_part: bool
 ) -> None:
-    found = device(node(resource=resource, labels=labels), resource=resource)
-    assert (found.name, found.memory_bytes, found.is_slice) == (name, memory_mib * MIB, is_slice)
+    found = devices(pool(accelerator={"resource": resource}), (node(resource=resource, labels=labels),))
+    assert (found.of(1).name, found.of(1).memory_bytes) == (name, memory_mib * MIB)
+    assert (found.are_parts, len(found.choices)) == (is_part, 1 if is_part else 4)
 
 
 def test_a_device_shared_by_time_slicing_has_no_memory_that_a_label_tells() -> None:
@@ -88,13 +95,12 @@ BIG = node("big", devices=8, labels={"GPU.memory": "81559", "GPU.product": "NVID
 
 def test_where_nodes_differ_the_smallest_device_counts_and_the_selector_of_a_larger_one_is_told() -> None:
     found = device(BIG, SMALL)
-    assert (found.memory_bytes, found.most_on_a_node) == (23034 * MIB, 8)
+    assert found.memory_bytes == 23034 * MIB
     assert found.difference == (
         "sized for the smallest nvidia.com/gpu that may be scheduled, 22.49 GiB on node small; pod.nodeSelector "
         "{nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3} would give 79.65 GiB"
     )
-    chosen = find_device(pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-L4"}}), (BIG, SMALL))
-    assert isinstance(chosen, PoolDevice)
+    chosen = devices(pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-L4"}}), (BIG, SMALL)).of(1)
     assert (chosen.memory_bytes, chosen.difference) == (23034 * MIB, "")
     fit = find_fit(pool(accelerator={}), shape_of(), (BIG, SMALL))
     assert found.difference in fit.message
@@ -113,8 +119,8 @@ def test_a_node_that_pods_cannot_reach_or_that_is_on_its_way_out_decides_about_n
 
 
 def test_the_memory_of_a_cpu_pool_is_its_limit_whatever_nodes_have() -> None:
-    found = find_device(stored(cpu_pool_manifest(memory="3Gi")), (BIG,))
-    assert found == PoolDevice("cpu", 3 * GIB)
+    found = devices(stored(cpu_pool_manifest(memory="3Gi")), (BIG,))
+    assert found == PoolDevices((PoolDevice("cpu", 3 * GIB),))
 
 
 # how many devices
@@ -124,40 +130,90 @@ def h200(devices: int) -> Node:
     return node(devices=devices, labels={"GPU.memory": "143771", "GPU.product": "NVIDIA-H200"})
 
 
-def test_a_model_that_takes_two_devices_is_not_deployed_and_says_what_it_takes_and_what_engines_serve() -> None:
+def test_a_model_that_takes_two_devices_gets_two_of_one_node() -> None:
     subject = pool(accelerator={})
     found = find_fit(subject, LARGE, (h200(8),))
-    assert (found.is_good, found.reason) == (False, Reason.DOES_NOT_FIT)
-    assert (
-        "it takes 2 devices of 140.4 GiB on one node, but this engine version serves 1 device a replica"
-        in found.message
-    )
-    assert "choose nodes with B200" in found.message, "what a person can do today comes as a remedy"
+    assert (found.is_good, found.reason) == (True, Reason.FITS)
+    assert "on each of 2 devices" in found.message
+    assert found.basis is not None
+    assert (found.basis.accelerator, found.basis.tensor_parallel) == ("NVIDIA-H200", 2)
     observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(8),))
-    assert [each["kind"] for each in plan(subject, observed, SETTINGS, NOW).apply] == ["ControllerRevision"]
+    (deployment,) = (each for each in plan(subject, observed, SETTINGS, NOW).apply if each["kind"] == "Deployment")
+    (engine,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "--tensor-parallel=2" in engine["args"]
+    assert (engine["resources"]["limits"][GPU], engine["resources"]["requests"][GPU]) == ("2", "2")
 
 
 def test_more_devices_than_any_node_has_are_never_waited_for() -> None:
-    found = find_fit(pool(accelerator={}), LARGE, (h200(1), h200(1)))
-    assert (
-        "on one node, but this engine version serves 1 device a replica, and no node has more than 1" in found.message
+    for accelerator in ({}, {"count": 2}):
+        subject = pool(accelerator=accelerator)
+        found = find_fit(subject, LARGE, (h200(1), h200(1)))
+        assert (found.is_good, found.reason) == (False, Reason.DOES_NOT_FIT)
+        assert found.message.startswith(
+            "a replica takes 2 devices of 140.4 GiB on one node, and no node has more than 1. "
+        )
+        assert "choose nodes with B200" in found.message
+        observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(1), h200(1)))
+        assert [each["kind"] for each in plan(subject, observed, SETTINGS, NOW).apply] == ["ControllerRevision"]
+
+
+def test_a_number_that_no_node_has_names_the_one_that_would_do() -> None:
+    found = find_fit(pool(accelerator={"count": 4}), LARGE, (h200(2),))
+    assert not found.is_good
+    assert "no node has more than 2. What would help: set accelerator.count to 2 (context 4,096" in found.message
+
+
+def test_nodes_that_are_yet_to_come_are_believed_in_where_the_pool_says_what_they_have() -> None:
+    elsewhere = {"nodeSelector": {"pool": "to-come"}}
+    subject = pool(accelerator={"memory": "80Gi", "count": 4}, pod=elsewhere)
+    assert find_fit(subject, LARGE, (h200(1),)).is_good
+
+
+def test_a_node_with_fewer_devices_than_a_replica_takes_decides_nothing_about_their_memory() -> None:
+    found = find_fit(pool(accelerator={}), LARGE, (BIG, SMALL))
+    assert found.fit is not None
+    assert (found.is_good, found.fit.tensor_parallel, found.fit.memory_bytes) == (True, 2, 81559 * MIB)
+    assert "sized for the smallest" not in found.message
+    asked = find_fit(pool(accelerator={"count": 2}), shape_of(), (BIG, SMALL)).fit
+    assert asked is not None
+    assert asked.memory_bytes == 81559 * MIB
+
+
+def test_without_a_look_at_nodes_the_fewest_that_fit_are_taken() -> None:
+    for count, expected in ((None, 2), (4, 4)):
+        fit = find_fit(pool(accelerator={"memory": "80Gi", **({"count": count} if count else {})}), LARGE, None).fit
+        assert fit is not None
+        assert (fit.fits, fit.tensor_parallel) == (True, expected)
+
+
+def test_a_shrunk_context_is_told_how_many_devices_would_give_all_of_it() -> None:
+    found = find_fit(pool(accelerator={"memory": "24Gi"}, context={"max": 40_960, "min": 2048}), shape_of(), (h200(4),))
+    assert found.reason is Reason.SHRUNK_TO_FIT
+    assert "set accelerator.count to 2 (context 40,960" in found.message
+    alone = find_fit(pool(accelerator={"memory": "24Gi"}, context={"max": 40_960, "min": 2048}), shape_of(), (h200(1),))
+    assert "accelerator.count" not in alone.message, "no node has two"
+
+
+@pytest.mark.parametrize("accelerator", [{}, {"count": 2}])
+def test_slices_of_a_gpu_are_not_offered_to_be_joined(accelerator: dict[str, Any]) -> None:
+    found = find_fit(pool(accelerator={"resource": SLICE, **accelerator}), LARGE, (node(resource=SLICE, devices=7),))
+    assert not found.is_good
+    assert "slices or shares of a GPU cannot be joined: one must hold the model" in found.message
+    assert "GPUs" not in found.message
+    assert "accelerator.count" not in found.message
+    small = find_fit(
+        pool(accelerator={"resource": SLICE, **accelerator}), shape_of(), (node(resource=SLICE, devices=7),)
     )
+    assert small.is_good is ("count" not in accelerator)
+    if not small.is_good:
+        assert small.message.startswith("2 devices are asked for; slices or shares of a GPU cannot be joined")
+        assert "set accelerator.count to 1" in small.message
 
 
-def test_a_number_of_devices_in_the_spec_that_engines_do_not_serve_is_refused_with_the_field_to_change() -> None:
-    found = find_fit(pool(accelerator={"count": 2, "memory": "80Gi"}), shape_of(), None)
-    assert (found.is_good, found.reason) == (False, Reason.DOES_NOT_FIT)
-    assert found.message.startswith(
-        "2 devices of 80 GiB are asked for, but this engine version serves 1 device a replica; "
-        "set accelerator.count to 1 or leave it out"
-    )
-    assert find_fit(pool(accelerator={"count": 1, "memory": "80Gi"}), shape_of(), None).is_good
-
-
-def test_slices_of_a_gpu_are_not_offered_to_be_joined() -> None:
-    found = find_fit(pool(accelerator={"resource": SLICE}), LARGE, (node(resource=SLICE, devices=7),))
-    assert "slices of a GPU cannot be joined: one must hold the model" in found.message
-    assert "GPUs" not in found.message.replace("of a GPU", "")
+def test_a_gpu_whose_label_says_that_it_is_a_slice_is_none_to_be_joined_whatever_its_memory_is_said_to_be() -> None:
+    labels = {"GPU.memory": "9728", "GPU.product": SEVENTH}
+    found = find_fit(pool(accelerator={"memory": "10Gi"}), LARGE, (node(devices=7, labels=labels),))
+    assert "cannot be joined" in found.message
 
 
 def test_a_cpu_pool_is_never_told_to_take_more_devices() -> None:
@@ -167,13 +223,11 @@ def test_a_cpu_pool_is_never_told_to_take_more_devices() -> None:
 
 
 def test_without_a_look_at_nodes_the_product_that_the_pool_asks_for_is_in_the_catalogue() -> None:
-    found = find_device(pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-L4"}}), None)
-    assert found == PoolDevice("NVIDIA-L4", find_accelerator("L4").memory_bytes)
-    sliced = find_device(
-        pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}}), None
-    )
-    assert isinstance(sliced, PoolDevice)
-    assert sliced.is_slice
+    found = devices(pool(accelerator={}, pod={"nodeSelector": {f"{GPU}.product": "NVIDIA-L4"}}), None)
+    assert found.of(1) == PoolDevice("NVIDIA-L4", find_accelerator("L4").memory_bytes)
+    assert [each.num_devices for each in found.choices] == [1, 2, 4, 8]
+    product = {f"{GPU}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    assert devices(pool(accelerator={}, pod={"nodeSelector": product}), None).are_parts
 
 
 @pytest.mark.parametrize(
@@ -184,7 +238,7 @@ def test_without_a_look_at_nodes_the_product_that_the_pool_asks_for_is_in_the_ca
 def test_without_a_look_at_nodes_and_a_known_product_the_pool_says_what_to_set(
     selector: dict[str, str], said: str
 ) -> None:
-    found = find_device(pool(accelerator={}, pod={"nodeSelector": selector}), None)
+    found = find_devices(pool(accelerator={}, pod={"nodeSelector": selector}), None)
     assert isinstance(found, UnknownDevice)
     assert said in found.message
     assert found.message.endswith("set accelerator.memory, such as 24Gi")

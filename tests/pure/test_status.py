@@ -136,8 +136,8 @@ def test_a_draining_replica_does_not_count_and_does_not_unready_the_pool() -> No
         pytest.param(Observed(inspections=(inspected(
             TerminationMessage(reason="ModelUnsupported", message="m").encode(), ExitCode.MODEL_UNSUPPORTED),)), {},
             "ModelUnsupported", id="unsupported"),
-        pytest.param(Observed(inspections=(inspected(),)), {"accelerator": {"memory": "12Gi"}}, "DoesNotFit",
-                     id="does not fit"),
+        pytest.param(Observed(inspections=(inspected(),)), {"accelerator": {"memory": "12Gi", "count": 1}},
+                     "DoesNotFit", id="does not fit"),
         pytest.param(Observed(inspections=(inspected(),)), {"accelerator": {}}, "MemoryUnknown", id="unknown memory"),
     ],
 )  # fmt: skip
@@ -171,7 +171,7 @@ def test_a_suspended_pool_is_neither_ready_nor_busy() -> None:
 
 def test_a_spec_that_does_not_fit_leaves_the_sizing_at_what_still_serves() -> None:
     serving = after(with_pods(pod(), **{"chat-a": load()}))
-    new = after(with_pods(pod(), **{"chat-a": load()}), serving, accelerator={"memory": "12Gi"})
+    new = after(with_pods(pod(), **{"chat-a": load()}), serving, accelerator={"memory": "12Gi", "count": 1})
     assert conditions(new)["Available"][0] == "True"
     assert conditions(new)["Stalled"] == ("True", "DoesNotFit")
     assert conditions(new)["Progressing"] == ("False", "DoesNotFit")
@@ -180,7 +180,12 @@ def test_a_spec_that_does_not_fit_leaves_the_sizing_at_what_still_serves() -> No
 
 
 def test_a_spec_that_does_not_fit_names_the_template_that_goes_on_serving() -> None:
-    new = after(with_pods(pod("a"), pod("b")), accelerator={"memory": "12Gi"}, replicas=2, scaling={"mode": "Manual"})
+    new = after(
+        with_pods(pod("a"), pod("b")),
+        accelerator={"memory": "12Gi", "count": 1},
+        replicas=2,
+        scaling={"mode": "Manual"},
+    )
     fits, progressing = new.condition(ConditionType.FITS), new.condition(ConditionType.PROGRESSING)
     assert fits is not None
     slots = CURRENT.sizing.slots
@@ -193,7 +198,7 @@ def test_a_spec_that_does_not_fit_names_the_template_that_goes_on_serving() -> N
 
 
 def test_a_spec_that_does_not_fit_and_never_did_shows_its_own_numbers() -> None:
-    new = after(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi"})
+    new = after(Observed(inspections=(inspected(),)), accelerator={"memory": "12Gi", "count": 1})
     fits = new.condition(ConditionType.FITS)
     assert fits is not None
     assert "go on serving" not in fits.message
@@ -308,7 +313,7 @@ def test_status_survives_the_way_through_its_own_schema() -> None:
 
 def test_events_tell_of_transitions_and_not_of_states() -> None:
     fitting = after(settled())
-    stalled = after(settled(), fitting, accelerator={"memory": "12Gi"})
+    stalled = after(settled(), fitting, accelerator={"memory": "12Gi", "count": 1})
     first = transition_notes(fitting, stalled)
     assert [(note.reason, note.kind) for note in first] == [("DoesNotFit", "Warning")]
     assert transition_notes(stalled, stalled) == ()

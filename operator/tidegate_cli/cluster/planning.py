@@ -25,7 +25,6 @@ from tidegate_operator.labels import MODEL_ROLE, POOL_LABEL, ROLE_LABEL, text_se
 from tidegate_operator.manifests.model_volume import HubFiles
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.resources import CONTROLLER_REVISION, POD, POOL, Manifest
-from tidegate_operator.sizing.devices import UnknownDevice, find_device
 from tidegate_operator.sizing.fitting import find_fit, target
 from tidegate_operator.world.nodes import NodeCache
 from tidegate_operator.world.observed import Observed
@@ -92,11 +91,10 @@ def known_model(pool: InferencePool, revisions: tuple[Manifest, ...]) -> Inspect
 
 def plan_there(pool: InferencePool, world: World, model: Inspected, prices: PriceList | None) -> ClusterPlan:
     """As the operator would. Raises BadPlan where the cluster does not say what the device is."""
-    device = find_device(pool, world.observed.nodes)
-    if isinstance(device, UnknownDevice):
-        raise BadPlan(device.message)
     finding = find_fit(pool, model.shape, world.observed.nodes)
-    assert finding.fit is not None, "the device is known"
+    if finding.fit is None or finding.device is None:
+        raise BadPlan(finding.message)
+    device = finding.device
     there = PlannedDevice(
         device.name, target(pool, device), f"on {device.name} of this cluster ({format_bytes(device.memory_bytes)})"
     )

@@ -11,9 +11,9 @@ from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.revisions import TemplateRevision, inputs_hash, stored_revisions
 from tidegate_operator.decisions.rollout import choose_strategy, num_accelerators
-from tidegate_operator.manifests.pod import startup_seconds
 from tidegate_operator.report.cost import Place, claim_of, replica_price
 from tidegate_operator.sizing.capacity import candidates, free_accelerators, num_held, shortage
+from tidegate_operator.world.containers import main_container
 from tidegate_operator.world.observed import Node, Observed
 from tidegate_operator.world.prices import PriceList
 from tidegate_operator.world.quota import room
@@ -158,7 +158,8 @@ def _change(pool: InferencePool, live: InferencePool | None, template: TemplateR
 
 
 def _cold_start(live: InferencePool | None, template: TemplateRevision) -> ColdStart:
-    most = startup_seconds(template.sizing.weight_bytes * template.sizing.tensor_parallel)
+    probe = main_container(template.template)["startupProbe"]
+    most = probe["failureThreshold"] * probe["periodSeconds"]
     measured = live.status.cold_start if live else None
     if measured is None:
         return ColdStart(most, None, 0)

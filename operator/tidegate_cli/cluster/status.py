@@ -14,6 +14,7 @@ from tidegate_cli.cluster.columns import NOTHING, age, columns, section, share
 from tidegate_core.quantity import format_bytes
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.spec import ScalingMode
+from tidegate_operator.api.status import SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 
 
@@ -106,7 +107,7 @@ def _facts(pool: InferencePool) -> str:
             ("context", f"{sizing.context:,} tokens"),
             ("slots", f"{sizing.slots:,} a replica, bound by {sizing.binding_constraint}"),
             ("KV cache", f"{sizing.kv_blocks:,} blocks{measured}"),
-            ("device", f"{format_bytes(sizing.memory_bytes)}, {spec.accelerator.resource}"),
+            ("device", f"{_devices(sizing)}, {spec.accelerator.resource}"),
         ]
     if status.rollout:
         rows.append(("rollout", f"{status.rollout.strategy}: {status.rollout.reason}"))
@@ -117,6 +118,11 @@ def _facts(pool: InferencePool) -> str:
     if status.endpoint:
         rows.append(("endpoint", status.endpoint))
     return "\n".join(f"{name:<10}{value}" for name, value in rows)
+
+
+def _devices(sizing: SizingStatus) -> str:
+    several = f"{sizing.tensor_parallel} x " if sizing.tensor_parallel > 1 else ""
+    return several + format_bytes(sizing.memory_bytes)
 
 
 def _model(pool: InferencePool) -> str:

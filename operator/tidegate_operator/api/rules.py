@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tidegate_core.fit import DEVICE_COUNTS
 from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.base import GROUP
 from tidegate_operator.api.model import AccessMode, KvCacheDtype
@@ -159,6 +160,12 @@ INT8_WEIGHTS_NEED_A_CPU = Rule(
     "model.quantization is offered for cpu pools only; leave it out, or set accelerator.resource to cpu",
     lambda pool: pool.spec.accelerator.is_cpu or pool.spec.model.quantization is None,
 )
+DEVICE_COUNT = Rule(
+    "spec.accelerator.count",
+    f"self in {list(DEVICE_COUNTS)}",
+    f"accelerator.count is one of {', '.join(map(str, DEVICE_COUNTS))}: models are divided evenly, on one node",
+    lambda pool: pool.spec.accelerator.count in (None, *DEVICE_COUNTS),
+)
 DEVICE_MEMORY_SIZE = Rule(
     "spec.accelerator.memory",
     f"quantity(string(self)).compareTo(quantity('{MOST}')) <= 0",
@@ -215,7 +222,7 @@ RULES = (
     ACCELERATOR_RESOURCE, CONTEXT_ORDER, SOME_REPLICAS, SOME_MINIMUM, BOUNDS_ORDER,
     START_WITHIN_MAXIMUM, CPU_HAS_MEMORY, CPU_HAS_NO_DEVICE_MEMORY, CPU_HAS_NO_COUNT, FP8_NEEDS_A_GPU,
     INT8_WEIGHTS_NEED_A_CPU,
-    DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS, ONE_VALUE,
+    DEVICE_COUNT, DEVICE_MEMORY_SIZE, REQUESTS_SIZE, LIMITS_SIZE, OUR_LABELS, OUR_ANNOTATIONS, ONE_VALUE,
     OUR_ENVIRONMENT, NO_TOKEN_IN_ENVIRONMENT,
 )  # fmt: skip
 

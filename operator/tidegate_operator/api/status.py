@@ -57,6 +57,8 @@ class SizingBasis(ApiModel):
     """What weights are kept in."""
     accelerator: str = Field(max_length=253)
     """Product of the device, or its resource where no node says more."""
+    tensor_parallel: int = 1
+    """Devices a replica is spread over."""
     loaded_percent: int = 100
     """What engines of an earlier template measured of runtime and weights, in percent of the estimate; it is counted
     in."""
@@ -70,6 +72,8 @@ class LearnedSizing(ApiModel):
     dtype: str = Field(max_length=32)
     """What weights are kept in."""
     accelerator: str = Field(max_length=253)
+    """As in sizing.basis."""
+    tensor_parallel: int = 1
     """As in sizing.basis."""
     engine: str = Field(max_length=1024)
     """Image of the engine."""
@@ -92,8 +96,6 @@ class SizingStatus(ApiModel):
     """What the next larger device would give; for cpu pools twice the memory."""
     basis: SizingBasis | None = None
     """What was sized, and what was known of such engines."""
-    devices_needed: int | None = None
-    """Devices of one node that a replica takes, where engines serve fewer."""
     memory_bytes: int
     """Memory of the device."""
     unused_share_bytes: int | None = None
@@ -132,9 +134,9 @@ class SizingStatus(ApiModel):
     slots: int
     """Most requests running at once on one replica."""
     tensor_parallel: int
-    """Devices a replica is spread over."""
+    """Devices of one node that a replica is spread over, or would take where it does not fit."""
     resident_bytes: int
-    """Private host memory of the engine process."""
+    """Private host memory of the engine's processes, one for each device."""
 
 
 class ColdStartPhases(ApiModel):

@@ -12,6 +12,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 FREE = ("attention", "prefix_cache", "deterministic", "tool_parser", "reasoning_parser", "threads")
 STANDS_FOR = {
     "device": "accelerator.resource",
+    "tensor_parallel": "accelerator.count",
     "context": "context.max",
     "slots": "traffic",
     "kv_memory": "pod.resources.limits.memory",

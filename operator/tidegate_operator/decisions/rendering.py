@@ -45,7 +45,7 @@ def render_revision(
     template = engine_template(
         pool,
         launch,
-        engine_resources(pool, fit.resident_bytes, num_bytes),
+        engine_resources(pool, fit.resident_bytes, num_bytes, fit.tensor_parallel),
         defaults.runtime,
         served_volume(pool, files),
         weight_bytes=fit.weight_bytes,
@@ -84,6 +84,7 @@ def engine_launch(
     return EngineLaunch(
         model=model_path(pool, files),
         device=Device.CPU if spec.accelerator.is_cpu else Device.CUDA,
+        tensor_parallel=fit.tensor_parallel,
         runner=defaults.runner,
         context=fit.context,
         slots=fit.slots,

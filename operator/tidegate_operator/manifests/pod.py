@@ -11,13 +11,14 @@ from math import ceil
 from typing import Any
 
 from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch
+from tidegate_core.quantity import format_quantity
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.labels import ENGINE_CONTAINER, ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.hub_access import hub_variables, token_mounts, token_volumes
 from tidegate_operator.manifests.merge import merge
 from tidegate_operator.manifests.model_volume import ModelVolume
-from tidegate_operator.manifests.resources import ContainerResources
+from tidegate_operator.manifests.resources import ContainerResources, shared_memory_bytes
 from tidegate_operator.resources import Manifest
 
 COMMAND = ("python", "-m", "tidegate_cli")
@@ -102,7 +103,8 @@ def engine_template(
         container=container,
         spec=spec,
     )
-    template = merge(template, _volumes([(models.volume(), models.mount()), _TMP, *_chat_template(chat_template_map)]))
+    mounted = [(models.volume(), models.mount()), _TMP, *_chat_template(chat_template_map)]
+    template = merge(template, _volumes([*mounted, *_shared_memory(launch.tensor_parallel)]))
     template = merge(template, {"metadata": {"labels": {SERVING_LABEL: "true"}}})
     template = merge(template, _api_keys(pool))
     return merge(template, runtime.pod_patch)
@@ -192,6 +194,15 @@ def _volumes(mounted: list[tuple[Manifest, Manifest]]) -> Manifest:
     """Volumes with their mounts, as a patch of a template that has none yet."""
     volumes, mounts = [volume for volume, _ in mounted], [mount for _, mount in mounted]
     return {"spec": {"containers": [{"name": ENGINE_CONTAINER, "volumeMounts": mounts}], "volumes": volumes}}
+
+
+def _shared_memory(num_devices: int) -> list[tuple[Manifest, Manifest]]:
+    """A runtime's own /dev/shm has 64 MiB, too few for the processes of several devices."""
+    if num_devices == 1:
+        return []
+    size = format_quantity(shared_memory_bytes(num_devices))
+    volume = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
+    return [(volume, {"name": "shm", "mountPath": "/dev/shm"})]  # noqa: S108 - the emptyDir
 
 
 def _chat_template(config_map: str | None) -> list[tuple[Manifest, Manifest]]:

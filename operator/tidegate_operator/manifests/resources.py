@@ -9,6 +9,7 @@ from tidegate_operator.resources import Manifest
 
 _MIB = 2**20
 _HOST_MEMORY_MARGIN = 1.25  # residentBytes is an estimate; the page cache is reclaimed before a limit kills
+_SHARED_MEMORY, _SHARED_MEMORY_EACH = 64 * _MIB, 2048 * _MIB  # /dev/shm, through which processes of a replica talk
 _EPHEMERAL_REQUEST = "64Mi"  # logs and compiled kernels; weights stay on the claim
 _EPHEMERAL_LIMIT = "2Gi"
 
@@ -24,23 +25,32 @@ class ContainerResources:
         return {"requests": dict(self.requests), "limits": dict(self.limits)}
 
 
-def engine_resources(pool: InferencePool, resident_bytes: int, download_bytes: int = 0) -> ContainerResources:
-    """The user's values first. A GPU pool asks for one device and host memory; a CPU pool's limit is its device.
+def shared_memory_bytes(num_devices: int) -> int:
+    """Of /dev/shm, where the processes of several devices exchange what does not go from device to device."""
+    return _SHARED_MEMORY + num_devices * _SHARED_MEMORY_EACH if num_devices > 1 else 0
 
-    `download_bytes` is what the pod puts onto its node's disk before the engine starts.
+
+def engine_resources(
+    pool: InferencePool, resident_bytes: int, download_bytes: int = 0, num_devices: int = 1
+) -> ContainerResources:
+    """The user's values first. A GPU pool asks for devices, with a core for each, and host memory; a CPU pool's limit
+    is its device.
+
+    `download_bytes` is what the pod puts onto its node's disk before the engine starts. What is in /dev/shm is memory
+    of the container too.
     """
     user = pool.spec.pod.resources
     limits = {"ephemeral-storage": _plus(_EPHEMERAL_LIMIT, download_bytes)} | _canonical(user.limits)
     disk = _plus(_EPHEMERAL_REQUEST, download_bytes)
-    requests = {"ephemeral-storage": disk, "cpu": "1"} | _canonical(user.requests)
+    requests = {"ephemeral-storage": disk, "cpu": str(num_devices)} | _canonical(user.requests)
     if pool.spec.accelerator.is_cpu:
         requests.setdefault("memory", limits["memory"])  # a device is not shared: no overcommitment
         if "cpu" in limits and "cpu" not in user.requests:
             requests["cpu"] = limits["cpu"]
     else:
-        needed = ceil(resident_bytes * _HOST_MEMORY_MARGIN / _MIB) * _MIB
+        needed = ceil(resident_bytes * _HOST_MEMORY_MARGIN / _MIB) * _MIB + shared_memory_bytes(num_devices)
         requests.setdefault("memory", format_quantity(needed))
-        limits[pool.spec.accelerator.resource] = requests[pool.spec.accelerator.resource] = "1"
+        limits[pool.spec.accelerator.resource] = requests[pool.spec.accelerator.resource] = str(num_devices)
     return ContainerResources(tuple(sorted(requests.items())), tuple(sorted(limits.items())))
 
 

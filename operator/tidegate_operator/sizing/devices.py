@@ -1,22 +1,23 @@
-"""The device of a pool and its memory: what the spec says, what the nodes' labels say, or the catalogue. Pure.
+"""The devices of a pool and their memory: what the spec says, what the nodes' labels say, or the catalogue. Pure.
 
     cpu pool             the pod's memory limit
     accelerator.memory   as it is written
-    else                 the smallest device on the nodes where the pool may run; where nodes may not be read, the
-                         product that pod.nodeSelector asks for
+    else                 the smallest device on the nodes where the pool may run: for a replica of several those that
+                         have so many; where nodes may not be read, the product that pod.nodeSelector asks for
 
 Labels are those of NVIDIA's GPU feature discovery, for a MIG slice with a resource of its own (nvidia.com/mig-1g.10gb)
 those of the slice. Called by fitting.py.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from tidegate_core.accelerator import find_accelerator, mig_slice_bytes
 from tidegate_core.errors import UnknownAccelerator
+from tidegate_core.fit import DEVICE_COUNTS
 from tidegate_core.quantity import format_bytes, parse_bytes
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.sizing.capacity import candidates, largest_node
+from tidegate_operator.sizing.capacity import candidates, largest_node, num_devices
 from tidegate_operator.world.observed import Node
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"  # prices are told by it
@@ -35,13 +36,28 @@ class NodeDevice:
 
 @dataclass(frozen=True)
 class PoolDevice:
-    """What a replica of the pool is sized for."""
+    """What a replica on so many devices is sized for."""
 
     name: str  # engines on devices of the same name can be compared
-    memory_bytes: int
-    is_slice: bool = False  # of a GPU; slices cannot be joined
-    most_on_a_node: int | None = None  # devices, taken or free; None: no node is known
+    memory_bytes: int  # of one
+    num_devices: int = 1
     difference: str = ""  # where nodes differ: which one counts, and how to get a larger one
+
+
+@dataclass(frozen=True)
+class PoolDevices:
+    """What a replica of the pool may be made of."""
+
+    choices: tuple[PoolDevice, ...]  # one for each number of devices, fewest first
+    asked: PoolDevice | None = None  # accelerator.count
+    most_on_a_node: int | None = None  # devices, taken or free; None: no node is known
+    are_parts: bool = False  # slices or shares of a GPU, which cannot be joined
+
+    def of(self, num_devices: int) -> PoolDevice:
+        """The one for a replica of so many."""
+        if self.asked is not None and self.asked.num_devices == num_devices:
+            return self.asked
+        return next(each for each in self.choices if each.num_devices == num_devices)
 
 
 @dataclass(frozen=True)
@@ -51,35 +67,86 @@ class UnknownDevice:
     message: str
 
 
-def find_device(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevice | UnknownDevice:
+def find_devices(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevices | UnknownDevice:
     """`nodes` is None where the operator may not look at them."""
     accelerator = pool.spec.accelerator
     if accelerator.is_cpu:
-        return PoolDevice(accelerator.resource, parse_bytes(pool.spec.pod.resources.limits["memory"]))
+        memory_bytes = parse_bytes(pool.spec.pod.resources.limits["memory"])
+        return PoolDevices((PoolDevice(accelerator.resource, memory_bytes),))
     usable = candidates(pool, nodes or ())
-    most = largest_node(usable, accelerator.resource) or None
-    is_slice = accelerator.resource.startswith(MIG_PREFIX)
-    if accelerator.memory:
-        return PoolDevice(accelerator.resource, parse_bytes(accelerator.memory), is_slice, most)
-    if nodes is None:
-        return _asked_for(pool, is_slice=is_slice)
-    if not usable:
-        return _nowhere(accelerator.resource)
-    try:
-        found = [node_device(node, accelerator.resource) for node in _settled(usable)]
-    except UnknownAccelerator as error:
-        return _unknown(accelerator.resource, str(error))
-    smallest = min(found, key=lambda each: (each.memory_bytes, each.node.name))
-    return PoolDevice(
-        name=smallest.product or accelerator.resource,
-        memory_bytes=smallest.memory_bytes,
-        is_slice=is_slice or "-MIG-" in smallest.product,
-        most_on_a_node=most,
-        difference=_difference(accelerator.resource, smallest, found),
+    are_parts = accelerator.resource.startswith(MIG_PREFIX) or any(
+        _is_part(each.labels, accelerator.resource) for each in (*usable, Node("", pool.spec.pod.node_selector, {}))
+    )
+    counts = DEVICE_COUNTS[:1] if are_parts else DEVICE_COUNTS
+    found = _kinds(pool, usable, counts, is_blind=nodes is None)
+    if isinstance(found, UnknownDevice):
+        return found
+    return PoolDevices(
+        choices=found,
+        asked=None if accelerator.count is None else _for_count(found, accelerator.count),
+        most_on_a_node=largest_node(usable, accelerator.resource) or None,
+        are_parts=are_parts,
     )
 
 
-def _asked_for(pool: InferencePool, *, is_slice: bool) -> PoolDevice | UnknownDevice:
+def _kinds(
+    pool: InferencePool, usable: tuple[Node, ...], counts: tuple[int, ...], *, is_blind: bool
+) -> tuple[PoolDevice, ...] | UnknownDevice:
+    """The device of a replica on each number of them."""
+    accelerator = pool.spec.accelerator
+    if accelerator.memory:
+        one: PoolDevice | UnknownDevice = PoolDevice(accelerator.resource, parse_bytes(accelerator.memory))
+    elif is_blind:
+        one = _asked_for(pool)
+    elif not usable:
+        return _nowhere(accelerator.resource)
+    else:
+        return _on_nodes(accelerator.resource, usable, counts)
+    return one if isinstance(one, UnknownDevice) else tuple(replace(one, num_devices=count) for count in counts)
+
+
+def _on_nodes(
+    resource: str, usable: tuple[Node, ...], counts: tuple[int, ...]
+) -> tuple[PoolDevice, ...] | UnknownDevice:
+    """A node with fewer devices than a replica takes decides about nothing."""
+    found: list[PoolDevice] = []
+    try:
+        for count in counts:
+            enough = tuple(node for node in usable if num_devices(node, resource) >= count)
+            each = _smallest(resource, _settled(enough)) if enough else found[-1]
+            found.append(replace(each, num_devices=count))
+    except UnknownAccelerator as error:
+        return _unknown(resource, str(error))
+    return tuple(found)
+
+
+def _smallest(resource: str, nodes: tuple[Node, ...]) -> PoolDevice:
+    found = [node_device(node, resource) for node in nodes]
+    smallest = min(found, key=lambda each: (each.memory_bytes, each.node.name))
+    return PoolDevice(
+        name=smallest.product or resource,
+        memory_bytes=smallest.memory_bytes,
+        difference=_difference(resource, smallest, found),
+    )
+
+
+def _for_count(choices: tuple[PoolDevice, ...], count: int) -> PoolDevice:
+    known = [each for each in choices if each.num_devices <= count]
+    return replace(known[-1], num_devices=count)
+
+
+def _is_part(labels: Mapping[str, str], resource: str) -> bool:
+    """A slice, or a device of which several pods have a share: two of them may be the same GPU."""
+    shared = labels.get(f"{resource}.sharing-strategy", "none") != "none" and _num_shares(labels, resource) > 1
+    return shared or "-MIG-" in labels.get(f"{resource}.product", "")
+
+
+def _num_shares(labels: Mapping[str, str], resource: str) -> int:
+    told = labels.get(f"{resource}.replicas", "")
+    return max(1, int(told)) if told.isdecimal() else 1  # anybody can write a label
+
+
+def _asked_for(pool: InferencePool) -> PoolDevice | UnknownDevice:
     """From the pool's own words: its pods run on nodes with these labels and on no others."""
     resource, wanted = pool.spec.accelerator.resource, pool.spec.pod.node_selector
     unread = "the operator may not look at nodes"
@@ -89,15 +156,14 @@ def _asked_for(pool: InferencePool, *, is_slice: bool) -> PoolDevice | UnknownDe
         asked = node_device(Node("of pod.nodeSelector", wanted, {}), resource)
     except UnknownAccelerator as error:
         return _unknown(resource, f"{unread}, and {error}")
-    return PoolDevice(asked.product, asked.memory_bytes, is_slice or "-MIG-" in asked.product)
+    return PoolDevice(asked.product, asked.memory_bytes)
 
 
 def node_device(node: Node, resource: str) -> NodeDevice:
     """Raises UnknownAccelerator naming the node and what its labels lack."""
     labels = node.labels
     product = labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name", "")
-    told = labels.get(f"{resource}.replicas", "")
-    replicas = max(1, int(told)) if told.isdecimal() else 1  # anybody can write a label
+    replicas = _num_shares(labels, resource)
     sharing = labels.get(f"{resource}.sharing-strategy", "none")
     if sharing == "time-slicing" and replicas > 1:
         raise UnknownAccelerator(

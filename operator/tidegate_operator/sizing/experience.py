@@ -1,6 +1,7 @@
 """What a pool's engines measured after loading, beside what was planned, and what its next template makes of it. Pure.
 
-    loadedPercent = (runtime + weights) as measured / as estimated    of an architecture, dtype, accelerator and engine
+    loadedPercent = (runtime + weights) of a device as measured / as estimated
+                    of an architecture, dtype, accelerator, number of devices and engine
 
 It is kept in the pool's status and enters a template only when the user causes a new one: nothing rolls because
 something was learned. docs/adr/20261129-learned-sizing.md says why it is the pool's own.
@@ -75,8 +76,8 @@ def learn(
     if abs(percent - (same.loaded_percent if same else 100)) < _STEP_PERCENT:
         return known
     newest = LearnedSizing(
-        architecture=basis.architecture, dtype=basis.dtype, accelerator=basis.accelerator, engine=engine,
-        loaded_percent=percent,
+        architecture=basis.architecture, dtype=basis.dtype, accelerator=basis.accelerator,
+        tensor_parallel=basis.tensor_parallel, engine=engine, loaded_percent=percent,
     )  # fmt: skip
     return (newest, *(each for each in known if each is not same))[:MAX_LEARNED]
 
@@ -87,8 +88,9 @@ def _least(basis: SizingBasis) -> int:
 
 
 def _is_of(learned: LearnedSizing, basis: SizingBasis, engine: str) -> bool:
-    asked = (basis.architecture, basis.dtype, basis.accelerator, engine)
-    return (learned.architecture, learned.dtype, learned.accelerator, learned.engine) == asked
+    asked = (basis.architecture, basis.dtype, basis.accelerator, basis.tensor_parallel, engine)
+    known = (learned.architecture, learned.dtype, learned.accelerator, learned.tensor_parallel, learned.engine)
+    return known == asked
 
 
 def _without_measured(sizing: SizingStatus) -> SizingStatus:

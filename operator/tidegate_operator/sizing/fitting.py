@@ -1,15 +1,14 @@
 """Whether and how a pool's model fits its device. Pure.
 
-Takes the device from devices.py, asks tidegate_core.sizing and says its answer in words and in the spec's fields.
+Takes the devices from devices.py, asks tidegate_core.sizing and says its answer in words and in the spec's fields.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 from tidegate_core.accelerator import Device
-from tidegate_core.fit import MOST_DEVICES_SERVED, Demand, Fit, Option, Remedy, RemedyKind, Target
-from tidegate_core.quantity import format_bytes
-from tidegate_core.report import devices_served, statement
+from tidegate_core.devices import Spread
+from tidegate_core.fit import Constraint, Demand, Fit, Option, Remedy, RemedyKind, Target
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_replica
 from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
@@ -17,7 +16,7 @@ from tidegate_operator.api.model import KvCacheDtype, WeightQuantization
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import ModelStatus, SizingBasis, SizingOption, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
-from tidegate_operator.sizing.devices import PoolDevice, UnknownDevice, find_device
+from tidegate_operator.sizing.devices import PoolDevice, PoolDevices, UnknownDevice, find_devices
 from tidegate_operator.sizing.experience import NO_EXPERIENCE, Experience
 from tidegate_operator.world.observed import Node
 
@@ -32,6 +31,7 @@ class FitFinding:
     fit: Fit | None
     reason: Reason
     message: str
+    device: PoolDevice | None = None
     basis: SizingBasis | None = None
 
     @property
@@ -43,59 +43,55 @@ def find_fit(
     pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, experience: Experience = NO_EXPERIENCE
 ) -> FitFinding:
     """Sizing for one replica of the pool, with what engines like it have measured."""
-    device = find_device(pool, nodes)
-    if isinstance(device, UnknownDevice):
-        return FitFinding(None, Reason.MEMORY_UNKNOWN, device.message)
-    num_devices = pool.spec.accelerator.count
-    basis = _basis(pool, shape, device, experience)
-    on = target(pool, device, basis.loaded_percent)
-    fit = plan_cached(shape, on, demand(pool), storage(pool, shape), num_devices)
-    if device.is_slice:
-        fit = replace(fit, remedies=tuple(each for each in fit.remedies if each.kind is not RemedyKind.MORE_GPUS))
+    devices = find_devices(pool, nodes)
+    if isinstance(devices, UnknownDevice):
+        return FitFinding(None, Reason.MEMORY_UNKNOWN, devices.message)
+    fit = plan_cached(shape, _spread(pool, shape, devices, experience), demand(pool), storage(pool, shape))
+    device = devices.of(fit.tensor_parallel)
     reason = (
         Reason.DOES_NOT_FIT if not fit.fits
         else Reason.SHRUNK_TO_FIT if fit.context < fit.context_wanted
         else Reason.FITS
     )  # fmt: skip
-    said = [_numbers(fit), _about_devices(fit, device), device.difference]
+    said = "; ".join(filter(None, (_numbers(fit, devices), device.difference)))
     ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
-    message = "; ".join(filter(None, said)) + (f". What would help: {ways}" if ways else "")
-    return FitFinding(fit, reason, message, basis)
+    message = said + (f". What would help: {ways}" if ways else "")
+    return FitFinding(fit, reason, message, device, _basis(pool, shape, device, experience))
+
+
+def _spread(pool: InferencePool, shape: ModelShape, devices: PoolDevices, experience: Experience) -> Spread:
+    """Each number of devices with what engines on so many have measured."""
+
+    def on(device: PoolDevice) -> Target:
+        return target(pool, device, _basis(pool, shape, device, experience).loaded_percent)
+
+    asked = None if devices.asked is None else on(devices.asked)
+    return Spread(tuple(map(on, devices.choices)), asked, 1 if devices.are_parts else devices.most_on_a_node)
 
 
 def _basis(pool: InferencePool, shape: ModelShape, device: PoolDevice, experience: Experience) -> SizingBasis:
     basis = SizingBasis(
-        architecture=shape.architecture, dtype=quantization(pool) or shape.dtype, accelerator=device.name
+        architecture=shape.architecture,
+        dtype=quantization(pool) or shape.dtype,
+        accelerator=device.name,
+        tensor_parallel=device.num_devices,
     )
     return basis.model_copy(update={"loaded_percent": experience.percent(basis)})
 
 
 @lru_cache(maxsize=2048)  # the same question comes with every look at a pool
-def plan_cached(shape: ModelShape, on: Target, asked: Demand, kept: Storage, num_devices: int | None) -> Fit:
+def plan_cached(shape: ModelShape, spread: Spread, asked: Demand, kept: Storage) -> Fit:
     """As plan_replica."""
-    return plan_replica(shape, on, asked, kept, num_devices=num_devices)
+    return plan_replica(shape, spread, asked, kept)
 
 
 def target(pool: InferencePool, device: PoolDevice, loaded_percent: int = 100) -> Target:
     return Target(
         device=Device.CPU if pool.spec.accelerator.is_cpu else Device.CUDA,
         memory_bytes=device.memory_bytes,
+        tensor_parallel=device.num_devices,
         loaded_percent=loaded_percent,
     )
-
-
-def _about_devices(fit: Fit, device: PoolDevice) -> str:
-    """How many devices it takes, where the engine or the nodes cannot give so many."""
-    needed = fit.devices_needed
-    if needed is None:
-        return ""
-    if device.is_slice:
-        return "slices of a GPU cannot be joined: one must hold the model"
-    memory, most = format_bytes(fit.memory_bytes), device.most_on_a_node
-    on_nodes = f", and no node has more than {most}" if most is not None and most < needed else ""
-    if fit.tensor_parallel == needed:
-        return f"set accelerator.count to {MOST_DEVICES_SERVED} or leave it out" + on_nodes
-    return f"it takes {needed} devices of {memory} on one node, but {devices_served()}" + on_nodes
 
 
 def kv_dtype(pool: InferencePool) -> KvDtype:
@@ -142,7 +138,6 @@ def sizing_status(pool: InferencePool, fit: Fit, basis: SizingBasis | None) -> S
         smaller=_option(fit.smaller),
         larger=_option(fit.larger),
         basis=basis,
-        devices_needed=fit.devices_needed,
         memory_bytes=fit.memory_bytes,
         unused_share_bytes=fit.unused_share_bytes,
         runtime_bytes=fit.runtime_bytes,
@@ -170,9 +165,14 @@ def _option(option: Option | None) -> SizingOption | None:
     return SizingOption(name=option.name, memory_bytes=option.memory_bytes, context=option.context, slots=option.slots)
 
 
-def _numbers(fit: Fit) -> str:
+def _numbers(fit: Fit, devices: PoolDevices) -> str:
     """The statement without its verdict, which is the condition's reason already."""
-    return statement(fit).removeprefix("fits: ").removeprefix("does not fit: ")
+    said = fit.statement.removeprefix("fits: ").removeprefix("does not fit: ")
+    if fit.fits or not devices.are_parts:
+        return said
+    if fit.binding_constraint is Constraint.DEVICES:
+        said = f"{fit.tensor_parallel} devices are asked for"
+    return f"{said}; slices or shares of a GPU cannot be joined: one must hold the model"
 
 
 def _remedies(pool: InferencePool, fit: Fit) -> tuple[str, ...]:
@@ -193,6 +193,8 @@ def _in_the_spec(pool: InferencePool, remedy: Remedy) -> str:
         case RemedyKind.MORE_MEMORY | RemedyKind.LARGER_GPU:
             told = " and tell its size in accelerator.memory" if pool.spec.accelerator.memory else ""
             return f"choose nodes with {action} by pod.nodeSelector{told} {gives}"
+        case RemedyKind.MORE_GPUS | RemedyKind.FEWER_GPUS:
+            return f"set accelerator.count to {action.partition(' ')[0]} {gives}"
         case RemedyKind.KV_8BIT:
             return f"set model.kvCacheDtype to {KvCacheDtype.INT8} {gives}"
         case RemedyKind.WEIGHTS_8BIT:

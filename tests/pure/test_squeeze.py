@@ -89,6 +89,22 @@ def test_a_squeezed_pool_is_told_to_size_its_replicas_anew_with_what_each_way_gi
     assert look(replace(squeezed_world(), history=None)).condition(ConditionType.RESIZE_ADVISED) is None
 
 
+def test_a_pool_of_a_size_that_others_decide_is_told_too() -> None:
+    """Looked at once a minute, as a pool that does not scale is."""
+    subject = stored(pool_manifest(scaling={"mode": "Manual"}))
+    observed, said = replace(squeezed_world(), history=None), []
+    for minute in range(8):
+        now = datetime.fromtimestamp(NOW + 60 * minute, UTC)
+        observed = replace(observed, loads={"chat-a": load(running=4, preemptions=minute)})
+        steps = plan(subject, observed, SETTINGS, now)
+        assert steps.size is not None
+        assert steps.size.num_desired == 1
+        observed = replace(observed, history=steps.size.history)
+        said.append(bool(steps.advice))
+        assert status(subject, observed, steps, (), now).scaler is None, "what is seen is written with no decision"
+    assert said == [False] * 6 + [True] * 2
+
+
 def test_a_restarted_operator_goes_on_saying_it() -> None:
     before = look(squeezed_world())
     assert look(replace(squeezed_world(), history=None), before) == before

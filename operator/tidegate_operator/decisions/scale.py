@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 
+from tidegate_core.load import measure as measure_load
 from tidegate_core.samples import History, Memory, Round, Sample
 from tidegate_core.scaling import Decision, Limit, Policy, decide
-from tidegate_core.squeeze import squeezed
+from tidegate_core.squeeze import noticed, squeezed
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode
@@ -81,10 +82,7 @@ def choose_size(
         start = pool.spec.starting_replicas
         return Size(start, start if before is None else 0, f"the pool starts with {start}", limit=_resting_limit(pool))
     if pool.spec.scaling.mode is ScalingMode.MANUAL:
-        wanted = pool.spec.replicas
-        return Size(
-            wanted, before, f"spec.replicas is {wanted}", limit=Reason.SCALING_MANUAL, limit_message=_manual(pool)
-        )
+        return _manual(pool, observed, before, now, timing)
     return _automatic(pool, observed, before, now, slots=slots, timing=timing, room=room)
 
 
@@ -93,6 +91,31 @@ def decided_before(pool: InferencePool, deployment: DeploymentFacts | None) -> i
     if deployment is None:
         return pool.status.desired_replicas or None
     return deployment.num_replicas if deployment.num_desired is None else deployment.num_desired
+
+
+def _manual(pool: InferencePool, observed: Observed, before: int, now: datetime, timing: ScaleTiming) -> Size:
+    """Somebody else decides; whether memory is short inside replicas is watched all the same."""
+    history = _seen(pool, observed, before, now)
+    load = measure_load(history, now.timestamp(), stale_seconds=timing.stale_seconds)
+    wanted = pool.spec.replicas
+    return Size(
+        wanted,
+        before,
+        f"spec.replicas is {wanted}",
+        limit=Reason.SCALING_MANUAL,
+        limit_message=f"spec.replicas decides: {wanted}",
+        history=history.remember(noticed(history.memory, load, now.timestamp())),
+    )
+
+
+def _seen(pool: InferencePool, observed: Observed, before: int, now: datetime) -> History:
+    """What was seen of the pool, this look included."""
+    history = observed.history or History(_kept_memory(pool, before, now))
+    history = replace(history, memory=replace(history.memory, desired=before))
+    newest = history.rounds[-1].time if history.rounds else float("-inf")
+    if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
+        history = history.add(load_round(observed, now))
+    return history
 
 
 def _automatic(
@@ -105,11 +128,7 @@ def _automatic(
     timing: ScaleTiming,
     room: Room,
 ) -> Size:
-    history = observed.history or History(_kept_memory(pool, before, now))
-    history = replace(history, memory=replace(history.memory, desired=before))
-    newest = history.rounds[-1].time if history.rounds else float("-inf")
-    if not 0 <= now.timestamp() - newest < MIN_ROUND_SECONDS:  # a clock that was set back is no reason to be blind
-        history = history.add(load_round(observed, now))
+    history = _seen(pool, observed, before, now)
     most = _most_replicas(pool, observed, before, room)
     rules = policy(
         pool, slots, timing, most=most, cold_start=cold_start_seconds(measure(pool.status.cold_start, observed))
@@ -222,10 +241,6 @@ def _limit(pool: InferencePool, observed: Observed, decision: Decision, most: in
 
 def _resting_limit(pool: InferencePool) -> Reason:
     return Reason.SCALING_MANUAL if pool.spec.scaling.mode is ScalingMode.MANUAL else Reason.WITHIN_BOUNDS
-
-
-def _manual(pool: InferencePool) -> str:
-    return f"spec.replicas decides: {pool.spec.replicas}"
 
 
 def _is_unschedulable(pod: Pod) -> bool:

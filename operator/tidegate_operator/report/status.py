@@ -30,6 +30,7 @@ from tidegate_operator.world.cold_start import measure
 from tidegate_operator.world.observed import Observed
 
 MAX_MESSAGE_CHARACTERS = 2000
+_NOT_DECIDED_BY_LOAD = (Reason.SUSPENDED, Reason.SCALING_MANUAL)
 
 
 def status(
@@ -130,6 +131,6 @@ def _history(before: InferencePoolStatus, plan: Plan, now: datetime) -> tuple[Sc
 def _scaler(before: InferencePoolStatus, plan: Plan) -> ScalerStatus | None:
     """Written with its decisions, not by the clock."""
     size = plan.size
-    if size is None or not size.is_change or size.history is None or size.limit is Reason.SUSPENDED:
+    if size is None or not size.is_change or size.history is None or size.limit in _NOT_DECIDED_BY_LOAD:
         return before.scaler
     return ScalerStatus.of(size.history.memory)

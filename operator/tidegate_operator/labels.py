@@ -19,6 +19,7 @@ APPLIED_ANNOTATION = f"{GROUP}/applied"  # hash of the manifest we applied last,
 HOLDS_ANNOTATION = f"{GROUP}/holds"  # on a cache's claim: the snapshots on it; on a download Job: those after it
 DESIRED_ANNOTATION = f"{GROUP}/desired-replicas"  # on the Deployment: the size decided, written with `replicas` at once
 ROLLOUT_ANNOTATION = f"{GROUP}/rollout"  # on the Deployment: what rollout.py must remember
+RETRIED_ANNOTATION = f"{GROUP}/retried"  # on the Deployment: for which refusal, and which room since, it tried anew
 DRAINING_SINCE_ANNOTATION = f"{GROUP}/draining-since"
 PROTECTED_ANNOTATION = f"{GROUP}/protected"  # on a pod that autoscalers of nodes are asked to leave alone
 DELETION_COST_ANNOTATION = "controller.kubernetes.io/pod-deletion-cost"

@@ -36,6 +36,7 @@ from tidegate_operator.world.scrape import Engines
 from tidegate_operator.world.surroundings import Surroundings
 
 FRESH_NODES_SECONDS = 5.0
+FRESH_QUOTAS_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
@@ -135,8 +136,9 @@ class Reconciler:
             refused = await rehearse(self.kube, steps) if steps.revisions.apply != rehearsed else ()
         if refused:
             steps = plan(pool, observed, settings, now, may_roll=False)
-        if observed.quotas and steps.orders_more:
-            fresh = await self.quotas.of(pool.metadata.namespace, max_age_seconds=0.0)  # our last order may be in it
+        if observed.quotas and (steps.orders_more or steps.is_refused_by_quota):
+            seconds = 0.0 if steps.orders_more else FRESH_QUOTAS_SECONDS  # our last order may be in it
+            fresh = await self.quotas.of(pool.metadata.namespace, max_age_seconds=seconds)
             observed = replace(observed, quotas=fresh)
             steps = plan(pool, observed, settings, now, may_roll=not refused)
         return observed, steps, refused

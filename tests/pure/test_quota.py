@@ -14,11 +14,22 @@ from tidegate_operator.decisions.plan import Plan
 from tidegate_operator.decisions.planning import plan
 from tidegate_operator.errors import Forbidden, ServerFault
 from tidegate_operator.kube import ApiServer
+from tidegate_operator.labels import RETRIED_ANNOTATION
 from tidegate_operator.report.status import status
 from tidegate_operator.resources import Manifest, Resource
 from tidegate_operator.sizing.capacity import num_held
 from tidegate_operator.world.observed import Node, Observed
-from tidegate_operator.world.quota import LOOK_SECONDS, NO_QUOTA, Quota, Room, claim, num_to_order, read_quota, room
+from tidegate_operator.world.quota import (
+    LOOK_SECONDS,
+    NO_QUOTA,
+    REFUSED_LOOK_SECONDS,
+    Quota,
+    Room,
+    claim,
+    num_to_order,
+    read_quota,
+    room,
+)
 from tidegate_operator.world.quotas import QUOTAS_TTL_SECONDS, QuotaCache
 
 GPU = "requests.nvidia.com/gpu"
@@ -283,6 +294,37 @@ def test_while_a_rollout_runs_a_refused_order_stands_since_an_old_replica_would_
     pods = (before.pods[0], replace(before.pods[1], is_terminating=True))
     rolling = replace(serving(after, 1, updatedReplicas=0, conditions=[REFUSED]), pods=pods)
     assert ordered(plan(wish, rolling, SETTINGS, NOW), rolling) == 2
+
+
+def retried(observed: Observed) -> str:
+    found = observed.child("Deployment", "chat")
+    assert found is not None
+    return str(found["metadata"]["annotations"].get(RETRIED_ANNOTATION, ""))
+
+
+def test_a_refused_pod_is_tried_anew_once_when_there_is_room_for_it() -> None:
+    wish = pool(**TWO, context={"max": 2048, "min": 1024})
+    before = replace(serving(settled(pool(**TWO)), 2), quotas=(quota("2", "2"),))
+    after = carried_out(before, plan(wish, before, SETTINGS, NOW))
+    stays, leaves = before.pods[0], replace(before.pods[1], is_terminating=True)
+    refused = replace(serving(after, 1, updatedReplicas=0, conditions=[REFUSED]), pods=(stays, leaves))
+    waiting = plan(wish, refused, SETTINGS, NOW)
+    assert retried(carried_out(refused, waiting)) == "", "the old replica still drains"
+    assert waiting.requeue_after_seconds <= REFUSED_LOOK_SECONDS
+
+    free = replace(refused, pods=(stays,), quotas=(quota("2", "1"),))
+    said = carried_out(free, plan(wish, free, SETTINGS, NOW))
+    told = replace(serving(said, 1, updatedReplicas=0, conditions=[REFUSED]), pods=(stays,))
+    assert retried(told) == (
+        "refused at 2026-11-29T12:00:00Z; "
+        "ResourceQuota gpus allows requests.nvidia.com/gpu 2, 1 is used and a replica asks for 1"
+    )
+    assert ordered(plan(wish, free, SETTINGS, NOW), free) == 2
+    assert plan(wish, told, SETTINGS, NOW).is_satisfied, "once for a refusal, however often it is looked at"
+    larger = replace(told, quotas=(quota("3", "1"),))
+    assert not plan(wish, larger, SETTINGS, NOW).is_satisfied, "other room is another chance"
+    served = replace(serving(told, 2), quotas=(quota("2", "2"),))
+    assert retried(carried_out(served, plan(wish, served, SETTINGS, NOW))) == retried(told), "what was said stays said"
 
 
 class Namespaces(ApiServer):

@@ -34,7 +34,7 @@ from tidegate_operator.resources import CONFIG_MAP, Manifest
 from tidegate_operator.sizing.capacity import candidates, shortage
 from tidegate_operator.sizing.fitting import FitFinding
 from tidegate_operator.world.observed import DeploymentFacts, Observed
-from tidegate_operator.world.quota import LOOK_SECONDS, REFUSAL, Room, num_to_order, room
+from tidegate_operator.world.quota import LOOK_SECONDS, REFUSAL, REFUSED_LOOK_SECONDS, Room, num_to_order, retry, room
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,12 @@ def deployed(
     num_ordered = _num_to_order(observed, findings, down.num_replicas, allowed)
     held_by_quota = _held_by_quota(num_ordered, down.num_replicas, allowed)
     wanted = [*_children(pool), *findings.model.apply, *revisions.apply]
-    wanted.append(_wanted_deployment(pool, rollout, size, num_ordered))
+    wanted.append(_wanted_deployment(pool, rollout, size, num_ordered, _retry(facts, allowed)))
     waits = (
         findings.model.requeue_after_seconds,
         down.requeue_after_seconds,
         LOOK_SECONDS if held_by_quota else None,
+        REFUSED_LOOK_SECONDS if _refused_since(facts) else None,
         look_seconds(observed, size, settings.timing),
     )
     return Plan(
@@ -151,7 +152,16 @@ def _children(pool: InferencePool) -> list[Manifest]:
     return [service_account(pool), *([found] if found else []), *disruption_budgets(pool), service(pool)]
 
 
-def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, num_ordered: int) -> Manifest:
+def _refused_since(facts: DeploymentFacts | None) -> datetime | None:
+    """By a quota."""
+    return facts.refused_since if facts is not None and REFUSAL in facts.refusal else None
+
+
+def _retry(facts: DeploymentFacts | None, allowed: Room) -> str:
+    return retry(facts.retried if facts else "", refused_since=_refused_since(facts), room=allowed)
+
+
+def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, num_ordered: int, retried: str) -> Manifest:
     return deployment(
         pool,
         rollout.current.template,
@@ -159,6 +169,7 @@ def _wanted_deployment(pool: InferencePool, rollout: Rollout, size: Size, num_or
         num_desired=size.num_desired,
         strategy=rollout.strategy,
         rollout_memory=rollout.to_annotation(),
+        retried=retried,
     )
 
 

@@ -25,6 +25,7 @@ from tidegate_operator.manifests.network_policy import NO_PEERS, Peers
 from tidegate_operator.resources import Manifest
 from tidegate_operator.sizing.fitting import FitFinding
 from tidegate_operator.world.observed import Pod
+from tidegate_operator.world.quota import REFUSAL
 
 NO_REVISIONS = Revisions(None)
 START_POLL_SECONDS = 10.0  # watches tell when something happens; this is for what they missed
@@ -93,6 +94,11 @@ class Plan:
     def is_satisfied(self) -> bool:
         """Nothing to write."""
         return not (self.marks or self.drain or self.undrain or self.protect or self.delete or self.apply)
+
+    @property
+    def is_refused_by_quota(self) -> bool:
+        """Pods that were ordered."""
+        return REFUSAL in self.pods_refused
 
     @property
     def begins_rollout(self) -> bool:

@@ -5,6 +5,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.labels import (
     DESIRED_ANNOTATION,
     ENGINE_ROLE,
+    RETRIED_ANNOTATION,
     ROLLOUT_ANNOTATION,
     metadata,
     selector,
@@ -27,9 +28,12 @@ def deployment(
     num_desired: int,
     strategy: RolloutStrategy,
     rollout_memory: str,
+    retried: str = "",
 ) -> Manifest:
     """`num_replicas` is what runs now, `num_desired` what was decided; they differ while surplus replicas drain."""
     annotations = {DESIRED_ANNOTATION: str(num_desired), ROLLOUT_ANNOTATION: rollout_memory}
+    if retried:
+        annotations[RETRIED_ANNOTATION] = retried
     return {
         "apiVersion": DEPLOYMENT.api_version,
         "kind": DEPLOYMENT.kind,

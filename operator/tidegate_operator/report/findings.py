@@ -11,7 +11,6 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.plan import Plan, Refusal
 from tidegate_operator.decisions.scale import Size, is_serving
 from tidegate_operator.world.observed import Observed, Trouble
-from tidegate_operator.world.quota import REFUSAL
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Replicas:
         if plan.held_by_quota:
             troubles.insert(0, Trouble(Reason.QUOTA_EXCEEDED, plan.held_by_quota))
         if plan.pods_refused:
-            reason = Reason.QUOTA_EXCEEDED if REFUSAL in plan.pods_refused else Reason.PODS_REFUSED
+            reason = Reason.QUOTA_EXCEEDED if plan.is_refused_by_quota else Reason.PODS_REFUSED
             troubles.insert(0, Trouble(reason, plan.pods_refused))
         return cls(
             num_live=len(live),

@@ -139,6 +139,7 @@ class DeploymentFacts:
     is_settled: bool  # its controller has seen the spec, and every pod has the current template
     refusal: str  # why its pods cannot be created, in the API server's words; empty where they can
     refused_since: datetime | None = None
+    retried: str = ""  # our annotation: the last refusal for which its pods were tried anew
     is_paused: bool = False  # by a person: its controller makes no pod of a new template
 
 

@@ -6,6 +6,7 @@ for one. Which of a pool's pods hold their share already says capacity.num_held.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from tidegate_operator.world.pod_total import pod_total
 
 REFUSAL = "exceeded quota"  # the words of the API server's admission plugin
 LOOK_SECONDS = 15.0  # while a quota holds replicas back: no watch tells that it was raised
+REFUSED_LOOK_SECONDS = 3.0  # while one refuses pods that are ordered: somebody waits for them
 _SHORT = ("cpu", "memory", "ephemeral-storage")  # a quota may name requests of these without a prefix
 _NEVER_OURS = ("Terminating", "BestEffort", "CrossNamespacePodAffinity")  # engines have requests and no deadline
 
@@ -94,6 +96,18 @@ def num_to_order(num_wanted: int, *, num_ordered: int, num_live: int, room: Room
     if room.num_more is None:
         return num_wanted
     return min(num_wanted, max(num_live + room.num_more, num_live if is_refused else num_ordered))
+
+
+def retry(before: str, *, refused_since: datetime | None, room: Room) -> str:
+    """What the Deployment says of the last try that we asked for: which refusal it was, and the room seen since.
+
+    A change of these words reaches the new ReplicaSet, which tries at once; by itself it may wait for minutes, in a
+    rollout as long as the old replica took to drain. The same refusal and the same numbers are the same words, so each
+    try is asked for once.
+    """
+    if refused_since is None or room.num_more == 0:
+        return before
+    return f"refused at {refused_since:%Y-%m-%dT%H:%M:%SZ}; {room.why or 'no quota counts these pods'}"
 
 
 def claim(template: Manifest) -> dict[str, Decimal]:

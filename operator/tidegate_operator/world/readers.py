@@ -11,6 +11,7 @@ from tidegate_operator.labels import (
     DOWNLOAD_CONTAINER,
     DRAINING_SINCE_ANNOTATION,
     PROTECTED_ANNOTATION,
+    RETRIED_ANNOTATION,
     SERVING_LABEL,
     TEMPLATE_LABEL,
 )
@@ -133,6 +134,7 @@ def read_deployment(deployment: Manifest, desired_annotation: str) -> Deployment
         is_settled=status.get("observedGeneration", 0) >= metadata["generation"] and num_updated == num_live,
         refusal=failure.get("message", "") if failure.get("status") == "True" else "",
         refused_since=_optional_time(failure.get("lastTransitionTime")) if failure.get("status") == "True" else None,
+        retried=metadata.get("annotations", {}).get(RETRIED_ANNOTATION, ""),
         is_paused=spec.get("paused", False),
     )
 

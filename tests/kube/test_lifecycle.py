@@ -68,7 +68,11 @@ def test_drift_is_repaired_and_fields_of_others_are_kept(operator: OperatorUnder
 
     eventually(repaired, timeout_seconds=10)
     become_ready(operator)
+    (pod,) = operator.engine_pods()
+    kubectl("label", "pod", pod["metadata"]["name"], "tidegate.dev/template-", "-n", operator.namespace)
     operator.assert_quiescent()
+    assert operator.condition("Progressing")["reason"] == "UpToDate", "its ReplicaSet keeps it"
+    assert operator.pool()["status"]["updatedReplicas"] == 1
 
 
 @pytest.mark.parametrize("kind", ["deployment", "service", "serviceaccount"])

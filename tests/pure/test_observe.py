@@ -8,8 +8,11 @@ import pytest
 
 from memory_kube import MemoryKube
 from pools import pool, pool_manifest
+from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.errors import UnreadablePool
 from tidegate_operator.kube import ApiServer
+from tidegate_operator.labels import ENGINE_ROLE, TEMPLATE_LABEL, labels
+from tidegate_operator.manifests.deployment import deployment
 from tidegate_operator.manifests.inspection_job import inspection_job
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.world.nodes import NodeCache
@@ -51,3 +54,29 @@ def test_a_copy_of_an_inspection_job_that_a_person_made_is_no_try_of_ours() -> N
     seen = Seen(pool(), is_scaled_by_others=False)
     found = asyncio.run(observe(kube, NoEngines(), NodeCache(kube, is_allowed=False), seen, None))
     assert [(each.name, each.attempt) for each in found.inspections] == [("chat-inspect-0123abcd-1", 1)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "template"),
+    [
+        pytest.param({"replicas": 1, "updatedReplicas": 1}, "new", id="every pod has the Deployment's template"),
+        pytest.param({"replicas": 1, "updatedReplicas": 0}, "", id="one of them is still to be replaced"),
+    ],
+)
+def test_a_pod_whose_template_label_a_person_took_away_has_the_template_that_the_deployment_says(
+    counts: dict[str, int], template: str
+) -> None:
+    kube = MemoryKube()
+    made = deployment(
+        pool(), {"metadata": {"labels": {TEMPLATE_LABEL: "new"}}, "spec": {}}, num_replicas=1, num_desired=1,
+        strategy=RolloutStrategy.SURGE, rollout_memory="{}",
+    )  # fmt: skip
+    kube.store({**made, "status": {"observedGeneration": 1, **counts}})
+    owner = {"kind": "ReplicaSet", "name": "chat-1", "uid": "rs", "controller": True}
+    metadata = {
+        "name": "chat-1-x", "namespace": "team", "labels": labels(pool(), ENGINE_ROLE), "ownerReferences": [owner],
+    }  # fmt: skip
+    kube.store({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
+    seen = Seen(pool(), is_scaled_by_others=False)
+    found = asyncio.run(observe(kube, NoEngines(), NodeCache(kube, is_allowed=False), seen, None))
+    assert [each.template for each in found.pods] == [template]

@@ -16,6 +16,7 @@ from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.errors import Forbidden, UnreadablePool
 from tidegate_operator.kube import Kube
 from tidegate_operator.labels import (
+    DESIRED_ANNOTATION,
     DOWNLOAD_ROLE,
     ENGINE_ROLE,
     INSPECTION_ROLE,
@@ -37,8 +38,8 @@ from tidegate_operator.resources import (
 )
 from tidegate_operator.world.cache import owns_replicas
 from tidegate_operator.world.nodes import NodeCache
-from tidegate_operator.world.observed import Inspection, Observed
-from tidegate_operator.world.readers import read_inspection, read_pod
+from tidegate_operator.world.observed import Inspection, Observed, Pod
+from tidegate_operator.world.readers import read_deployment, read_inspection, read_pod
 from tidegate_operator.world.scrape import Engines
 
 DEFAULT_REPLICAS = InferencePoolSpec.model_fields["replicas"].default
@@ -103,7 +104,7 @@ async def observe(kube: Kube, engines: Engines, nodes: NodeCache, seen: Seen, hi
         children=children,
         strangers=tuple(_title(item) for item in others if _is_in_the_way(item, pool)),
         leftovers=tuple(_title(item) for item in others if _is_leftover(item, pool)),
-        pods=tuple(sorted(pods, key=lambda pod: pod.name)),
+        pods=tuple(sorted(_with_templates(pods, children), key=lambda pod: pod.name)),
         inspections=_jobs(children, all_pods, INSPECTION_ROLE),
         downloads=_jobs(children, all_pods, DOWNLOAD_ROLE),
         history=history,
@@ -142,6 +143,16 @@ async def _claim(kube: Kube, pool: InferencePool) -> Manifest | None:
         if own is None:
             raise
         return {}
+
+
+def _with_templates(pods: Iterable[Pod], children: Iterable[Manifest]) -> Iterable[Pod]:
+    """People take labels off. Where the Deployment says that all of its pods have its template, that one has it too.
+
+    Its ReplicaSet does not select by this label, so it keeps the pod and says nothing.
+    """
+    facts = [read_deployment(each, DESIRED_ANNOTATION) for each in children if each["kind"] == DEPLOYMENT.kind]
+    template = next((each.template for each in facts if each.is_settled), "")
+    return (pod if pod.template else replace(pod, template=template) for pod in pods)
 
 
 def _jobs(children: Iterable[Manifest], pods: Iterable[Manifest], role: str) -> tuple[Inspection, ...]:

@@ -57,7 +57,7 @@ NEIGHBOUR_RULES = (  # APIs that need not be there
 )
 
 NAMESPACED_RULES = (
-    Rule(POOL, ("get", *WATCH)),
+    Rule(POOL, WATCH),
     Rule(POOL, ("patch",), "status"),
     Rule(POOL, ("update",), "finalizers"),  # where OwnerReferencesPermissionEnforcement asks for it
     Rule(DEPLOYMENT, ("get", *WATCH, *APPLY)),  # get: whether a stranger has the name

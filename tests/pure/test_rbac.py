@@ -25,7 +25,7 @@ def test_every_child_can_be_watched_and_applied_and_only_what_runs_out_can_be_re
 
 def test_the_users_object_is_never_written() -> None:
     verbs = {rule.subresource: set(rule.verbs) for rule in NAMESPACED_RULES if rule.resource == POOL}
-    assert verbs[""] == {"get", "list", "watch"}
+    assert verbs[""] == {"list", "watch"}
     assert verbs["status"] == {"patch"}
 
 

@@ -211,6 +211,7 @@ def test_probes_wait_for_the_weights_and_the_grace_for_the_drain() -> None:
     engine = container(pool())
     probe = engine["startupProbe"]
     assert probe["failureThreshold"] * probe["periodSeconds"] >= startup_seconds(16 * 10**9) > startup_seconds(10**9)
+    assert startup_seconds(16 * 10**9) > 16 * 10**9 / 15e6 + 180, "a network volume that gives 15 MB a second"
     assert probe["httpGet"]["port"] == 8001
     spec = template(pool(drain={"timeoutSeconds": 300}))["spec"]
     assert spec["terminationGracePeriodSeconds"] == grace_seconds(300) > 300 + 5

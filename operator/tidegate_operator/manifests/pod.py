@@ -35,7 +35,7 @@ LAME_DUCK_SECONDS = 5  # preStop: kube-proxy and load balancers learn that the p
 GRACE_MARGIN_SECONDS = 10  # between the engine's own deadline and the kernel's
 STARTUP_PERIOD_SECONDS = 2
 STARTUP_BASE_SECONDS = 180  # interpreter, libraries, warm-up, on a busy node
-SLOWEST_READ_BYTES_PER_SECOND = 50_000_000  # a network volume on a bad day
+SLOWEST_READ_BYTES_PER_SECOND = 10_000_000  # a shared network volume on a bad day; who ends is not waited for
 
 _TMP: tuple[Manifest, Manifest] = (
     {"name": "tmp", "emptyDir": {"sizeLimit": "1Gi"}},

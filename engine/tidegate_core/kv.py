@@ -43,6 +43,14 @@ def kv_read_bytes(shape: ModelShape, width: KvWidth, num_tokens: int, tensor_par
     )
 
 
+def can_divide_heads(shape: ModelShape, tensor_parallel: int) -> bool:
+    """Whether each device can have whole query heads and all the key-value heads that these read, and no others."""
+    if shape.num_attention_heads % tensor_parallel:
+        return False
+    counts = {group.num_kv_heads for group in shape.attention if group.kind is not LayerKind.MLA}
+    return all(count % tensor_parallel == 0 or tensor_parallel % count == 0 for count in counts)
+
+
 def _bytes_per_layer(group: AttentionGroup, width: KvWidth, tensor_parallel: int) -> int:
     if group.kind is LayerKind.MLA:
         return width.bytes_per_vector(group.head_dim)

@@ -128,6 +128,6 @@ def free_after_load(shape: ModelShape, target: Target, used_bytes: int, storage:
     """
     overhead = overhead_of(shape, target)
     if target.device == Device.CPU:
-        kept = weight_bytes(shape, storage or storage_of(shape), target.device)
+        kept = weight_bytes(shape, storage or storage_of(shape), target.device, target.tensor_parallel)
         used_bytes = max(used_bytes, overhead.runtime + kept)
     return max(0, target.memory_bytes - overhead.total + overhead.runtime - used_bytes)

@@ -95,6 +95,7 @@ class Runner(Protocol):
         """One result a row, in the rows' order, with a token where `sampling` is not None; None where nothing is asked.
 
         An exception in a row's place fails that row alone. It may also raise, for any reason: the engine runs parts of
-        the batch again to find the guilty row, so a row computed twice must give the same result.
+        the batch again to find the guilty row, so a row computed twice must give the same result. EngineFailed ends the
+        engine instead.
         """
         ...

@@ -26,11 +26,12 @@ from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCod
 from tidegate_core.telemetry import StartReport
 from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
+from tidegate_engine.parallel.crew import Crew
 from tidegate_engine.process import garbage
 from tidegate_engine.process.age import process_age_seconds
 from tidegate_engine.process.exits import EngineStuck, exit_of, write_termination_message
 from tidegate_engine.process.lifecycle import StopSignals, log_event
-from tidegate_engine.process.loading import EngineParts, check_model, load_parts
+from tidegate_engine.process.loading import EngineParts, check_model, crew_of, load_parts
 from tidegate_engine.server.admin import Phase, ProcessState, create_admin_app
 from tidegate_engine.server.app import create_app
 from tidegate_engine.server.callers import Access
@@ -63,9 +64,11 @@ def serve(launch: EngineLaunch, termination_path: Path = Path(TERMINATION_MESSAG
         log_event("failed", exitCode=ended.code, **(ended.message.model_dump() if ended.message else {}))
         if ended.message is not None:
             write_termination_message(ended.message, termination_path)
-        if isinstance(error, EngineStuck):
+        if isinstance(error, EngineStuck) or launch.tensor_parallel > 1:
             _abandon(ended.code)
         return ended.code
+    if launch.tensor_parallel > 1:
+        _abandon(ExitCode.OK)
     return ExitCode.OK
 
 
@@ -77,6 +80,7 @@ class EngineProcess:
     state: ProcessState = field(default_factory=ProcessState)
     signals: StopSignals = field(default_factory=StopSignals)
     started_seconds: float = field(default_factory=time.monotonic)
+    crew: Crew | None = None  # of the other devices
 
     async def run(self) -> None:
         launch = self.launch
@@ -97,6 +101,8 @@ class EngineProcess:
                 await self._serve_parts(parts, access, api_socket)
         finally:
             await admin.stop()
+        if self.crew:
+            self.crew.close()
         log_event("stopped", uptimeSeconds=self._age())
 
     async def _load(self, ports: Mapping[str, int]) -> EngineParts:
@@ -104,7 +110,11 @@ class EngineProcess:
         launch = self.launch
         await in_daemon_thread(lambda: check_model(launch))
         log_event("listening", **ports, model=launch.model, runner=launch.runner)
-        return await in_daemon_thread(lambda: load_uncollected(launch))
+        self.crew = crew = crew_of(launch)
+        if crew is None:
+            return await in_daemon_thread(lambda: load_uncollected(launch))
+        log_event("devices", pids=[os.getpid(), *crew.pids])
+        return await _while_complete(crew, in_daemon_thread(lambda: load_uncollected(launch, crew)))
 
     async def _serve_parts(self, parts: EngineParts, access: Access, api_socket: socket.socket) -> None:
         engine = EngineLoop(
@@ -131,7 +141,7 @@ class EngineProcess:
             await api.start()
             self.state.phase = Phase.SERVING
             log_event("ready", seconds=self._age(), models=parts.model.names, **parts.sizing.model_dump(by_alias=True))
-            await until_stop(self.state, self.signals)
+            await until_stop(self.state, self.signals, self.crew)
             log_event("stopping", load=engine.load().model_dump(by_alias=True))
             await self._drain(engine)
             has_stopped = await engine.stop()
@@ -147,6 +157,8 @@ class EngineProcess:
             await _wait(self.signals.insisted, min(LAME_DUCK_SECONDS, LAME_DUCK_SHARE * self.launch.drain_seconds))
             engine.drain()
         while not engine.is_idle and time.monotonic() < end and not self.signals.insisted.is_set():
+            if self.crew:
+                self.crew.check()
             await _wait(self.signals.insisted, IDLE_CHECK_SECONDS)
         left = engine.load()
         log_event("drained", unfinished=left.running + left.waiting, uptimeSeconds=self._age())
@@ -162,9 +174,11 @@ def start_report(parts: EngineParts) -> StartReport:
     return StartReport(load_seconds=load_seconds, warm_up_seconds=warm_up_seconds)
 
 
-async def until_stop(state: ProcessState, signals: StopSignals) -> None:
-    """Raises EngineStuck if the loop has stopped making progress: only a new process helps."""
+async def until_stop(state: ProcessState, signals: StopSignals, crew: Crew | None = None) -> None:
+    """Raises EngineStuck if the loop has stopped making progress, or a device's fault: only a new process helps."""
     while not signals.requested.is_set():
+        if crew:
+            crew.check()
         if not state.is_alive():
             raise EngineStuck(
                 "the engine failed for good, or its step takes far longer than one can; its log says more"
@@ -172,14 +186,23 @@ async def until_stop(state: ProcessState, signals: StopSignals) -> None:
         await _wait(signals.requested, ALIVE_CHECK_SECONDS)
 
 
-def load_uncollected(launch: EngineLaunch) -> EngineParts:
+async def _while_complete(crew: Crew, work: Awaitable[T]) -> T:
+    """The result of `work`, unless a device is lost meanwhile: then nobody may ever answer it. Raises its fault."""
+    working = asyncio.ensure_future(work)
+    while not working.done():
+        crew.check()
+        await asyncio.wait((working,), timeout=ALIVE_CHECK_SECONDS)
+    return working.result()
+
+
+def load_uncollected(launch: EngineLaunch, crew: Crew | None = None) -> EngineParts:
     """load_parts without garbage collection, which would look again and again through what is here to stay.
 
     Frozen afterwards: a full collection of a loaded engine would stop every request for a tenth of a second.
     """
     gc.disable()
     try:
-        parts = load_parts(launch)
+        parts = load_parts(launch, crew)
         garbage.settle()
         return parts
     finally:

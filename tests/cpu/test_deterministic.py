@@ -9,7 +9,7 @@ from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import Device, EngineLaunch, KvDtype
 from tidegate_engine.attention.deterministic import KEY_TILE, QUERY_TILE, attend
 from tidegate_engine.compute.torch_runner import TorchRunner
-from tidegate_engine.runner import ScheduledRow, StepBatch
+from tidegate_engine.runner import ScheduledRow
 from tiny_models import save_tiny_model
 
 MODELS = [("llama", torch.float32), ("gemma3_softcap", torch.float32), ("mistral_window", torch.bfloat16)]
@@ -60,9 +60,9 @@ def logits_by_chunks(runner: TorchRunner, ends: list[int], neighbour: list[int])
             rows.insert(number % 2, ScheduledRow("other", other, done, others, None, 0))
             done += len(other)
         with torch.inference_mode():
-            hidden = runner._hidden(StepBatch(tuple(rows)))
+            hidden = runner._computing.hidden(rows)
             first = len(rows[0].token_ids) if rows[0].request_id == "other" else 0
-            logits.append(runner._model.logits(hidden[first : first + end - start]))
+            logits.append(runner._computing.logits(hidden[first : first + end - start]))
         start = end
     return torch.cat(logits)
 

@@ -11,6 +11,7 @@ from tidegate_engine.compute.weights import open_weights
 
 COLUMNS = PART_ELEMENTS // 4
 QUERY, KEY = "model.layers.0.self_attn.q_proj.weight", "model.layers.0.self_attn.k_proj.weight"
+WHOLE = {QUERY: slice(0, 7), KEY: slice(0, 2)}
 
 
 @pytest.fixture
@@ -29,13 +30,21 @@ def stored(tmp_path) -> dict[str, torch.Tensor]:
 
 
 def test_several_matrices_are_read_as_one_whatever_the_cuts(tmp_path, stored, workshop):
-    matrix = StoredMatrix(open_weights(tmp_path), [QUERY, KEY], workshop)
+    matrix = StoredMatrix(open_weights(tmp_path), WHOLE, workshop)
     assert matrix.shape == (9, COLUMNS)
     assert torch.equal(kept_whole(matrix, torch.bfloat16), torch.cat([stored[QUERY], stored[KEY]]))
 
 
+def test_some_of_the_rows_and_columns_of_each_are_read_as_one(tmp_path, stored, workshop):
+    columns = slice(5, COLUMNS - 1)
+    matrix = StoredMatrix(open_weights(tmp_path), {QUERY: slice(1, 6), KEY: slice(1, 2)}, workshop, columns)
+    assert matrix.shape == (6, COLUMNS - 6)
+    expected = torch.cat([stored[QUERY][1:6, columns], stored[KEY][1:2, columns]])
+    assert torch.equal(kept_whole(matrix, torch.bfloat16), expected)
+
+
 def test_parts_come_in_order_and_no_thread_has_memory_for_two(tmp_path, stored, workshop):
-    matrix = StoredMatrix(open_weights(tmp_path), [QUERY, KEY], workshop)
+    matrix = StoredMatrix(open_weights(tmp_path), WHOLE, workshop)
     seen = matrix.map_parts(lambda rows, part: (part.start, part.stop, rows.data_ptr()))
     assert [(start, stop) for start, stop, _ in seen] == [(0, 4), (4, 8), (8, 9)]
     assert len({address for _, _, address in seen}) <= workshop.num_threads <= PARTS_IN_FLIGHT

@@ -67,13 +67,13 @@ def test_a_16_bit_checkpoint_gives_nearly_the_logits_of_transformers(name, tmp_p
 
 
 def last_logits(runner: TorchRunner, prompt: list[int]) -> torch.Tensor:
-    from tidegate_engine.runner import ScheduledRow, StepBatch
+    from tidegate_engine.runner import ScheduledRow
 
     count = -(-len(prompt) // runner.block_size)
     tables = tuple(tuple(range(group * count, (group + 1) * count)) for group in range(len(runner.kv_windows)))
     row = ScheduledRow("logits", tuple(prompt), 0, tables, greedy_params(1), 0)
     with torch.inference_mode():
-        return runner._model.logits(runner._hidden(StepBatch((row,)))[-1:])[0]
+        return runner._computing.logits(runner._computing.hidden((row,))[-1:])[0]
 
 
 def test_the_registry_runs_exactly_what_the_checkpoint_package_says_is_served():

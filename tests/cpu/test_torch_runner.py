@@ -18,6 +18,7 @@ from tidegate_core.storage import KvDtype
 from tidegate_engine.attention import reference
 from tidegate_engine.compute import torch_loading
 from tidegate_engine.compute.kv_dtype import check_kv_dtype
+from tidegate_engine.compute.shard import Shard
 from tidegate_engine.compute.torch_loading import LoadedModel
 from tidegate_engine.compute.torch_runner import TorchRunner
 from tidegate_engine.process.exits import DoesNotFit
@@ -136,7 +137,8 @@ def noting(folder) -> tuple[TorchRunner, NotingModel]:
     plan = torch_loading.plan_pool(launch, loaded)
     cache = loaded.kv_layout.allocate(plan.num_blocks, loaded.device)
     model = NotingModel(loaded)
-    return TorchRunner(replace(loaded, model=model), plan, cache, reference.attend, b"entropy"), model
+    shard = Shard(replace(loaded, model=model), cache, reference.attend)
+    return TorchRunner(loaded, plan, shard, b"entropy"), model
 
 
 def test_no_more_rows_of_logits_are_sampled_from_at_once_than_the_plan_has_memory_for(noting):

@@ -44,8 +44,11 @@ class GgufWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._stored(name).shape
 
-    def read_rows(self, name: str, start: int, into: torch.Tensor) -> None:
+    def read_rows(self, name: str, start: int, into: torch.Tensor, columns: slice | None = None) -> None:
         stored, num_heads = self._stored(name), self._permuted_heads(name)
+        if columns is not None:
+            self._read_columns(name, start, into, columns)
+            return
         if num_heads is None:
             self._decode(stored, start, into)
             return
@@ -55,6 +58,16 @@ class GgufWeights:
             self._decode(stored, first, head)
             low, high = max(start, first), min(stop, first + head_rows)
             into[low - start : high - start] = _unpermuted(head)[low - first : high - first]
+
+    def _read_columns(self, name: str, start: int, into: torch.Tensor, columns: slice) -> None:
+        """A few whole rows at a time take little memory: blocks are decoded whole."""
+        width = self.shape(name)[1]
+        num_rows = max(1, PIECE_ELEMENTS // width)
+        for first in range(0, into.shape[0], num_rows):
+            target = into[first : first + num_rows]
+            whole = torch.empty(target.shape[0], width, dtype=into.dtype)
+            self.read_rows(name, start + first, whole)
+            target.copy_(whole[:, columns])
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         whole = torch.empty(self.shape(name), dtype=dtype or torch.float32)

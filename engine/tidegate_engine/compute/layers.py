@@ -1,6 +1,7 @@
 """What model files are built from: linear layers, norms and embeddings, made from a checkpoint for one device.
 
-A model file asks the loader for parts by tensor name and stays ignorant of files, dtypes, packing and devices:
+A model file asks the loader for parts by tensor name and stays ignorant of files, dtypes, packing and devices. Where
+several devices share the model each gets its share of every matrix (parallel/layers.py):
 
     device  checkpoint   activations  matrices               norms  embedding
     cpu     float32      fp32         fp32, order chosen     fp32   fp32
@@ -9,7 +10,7 @@ A model file asks the loader for parts by tensor name and stays ignorant of file
     cuda    any          its dtype    its dtype              fp32   its dtype
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self, TypeVar
 
@@ -22,6 +23,9 @@ from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.matrix import Matrix, StoredMatrix, Workshop, kept_whole
 from tidegate_engine.compute.weights import Weights
 from tidegate_engine.cpu_kernels import catalog
+from tidegate_engine.parallel.group import DeviceGroup
+from tidegate_engine.parallel.layers import GatheredLinear, SplitEmbedding, SummedLinear
+from tidegate_engine.parallel.share import WHOLE
 
 Layer = TypeVar("Layer")
 STRETCH_ROWS = 1024  # products with more rows are hardly faster, a row
@@ -40,8 +44,11 @@ class LayerLoader:
         dtype: torch.dtype,
         storage: Storage,
         choice: LinearChoice,
+        group: DeviceGroup | None = None,
     ) -> None:
-        """`dtype` is the activations'; `storage` says what matrices may be rounded to."""
+        """`dtype` is the activations'; `storage` says what matrices may be rounded to; `group`: several devices."""
+        self.share = group.share if group else WHOLE
+        self._group = group
         self._weights = weights
         self._names = frozenset(weights.names())
         self._device = device
@@ -61,10 +68,23 @@ class LayerLoader:
         self._workshop.close()
 
     def linear(self, *names: str) -> Linear:
-        """One layer from the matrices of several, their outputs side by side: "…q_proj", "…k_proj", …"""
-        biases = [self.vector(f"{name}.bias") for name in names if f"{name}.bias" in self._names]
-        matrix, bias = self._matrix(*names), torch.cat(biases) if biases else None
-        return self._make_packed(matrix, bias) if self._make_packed else self._plain(self._kept(matrix), bias)
+        """One layer from the matrices of several, their outputs side by side: "…gate_proj", "…up_proj"."""
+        return self._below({name: self.share.part(self._num_outputs(name)) for name in names})
+
+    def heads(self, head_dim: int, *names: str) -> Linear:
+        """The same for outputs that are attention heads, which are not cut: "…q_proj", "…k_proj", "…v_proj"."""
+        heads = {name: self.share.heads(self._num_outputs(name) // head_dim) for name in names}
+        return self._below({name: slice(of.start * head_dim, of.stop * head_dim) for name, of in heads.items()})
+
+    def summed(self, name: str) -> Linear:
+        """A layer whose inputs are the outputs of one of the above: each device has some, the bias is added once."""
+        if self._group is None:
+            return self.linear(name)
+        num_outputs, num_inputs = self._weights.shape(f"{name}.weight")
+        rows, columns = {f"{name}.weight": slice(0, num_outputs)}, self.share.part(num_inputs)
+        has_bias = f"{name}.bias" in self._names and self.share.rank == 0
+        bias = self.vector(f"{name}.bias") if has_bias else None
+        return SummedLinear(self._made(StoredMatrix(self._weights, rows, self._workshop, columns), bias), self._group)
 
     def vector(self, name: str) -> torch.Tensor:
         """A norm's weight or a bias."""
@@ -77,20 +97,39 @@ class LayerLoader:
         """
         has_own_head = f"{head}.weight" in self._names
         if self._make_packed:
-            return self._weights.lookup(f"{embedding}.weight"), self.linear(head if has_own_head else embedding)
-        table, dtype = self._kept(self._matrix(embedding)), self._dtype
-        return (
-            lambda token_ids: F.embedding(token_ids, table).to(dtype),
-            self.linear(head) if has_own_head else self._plain(table, None),
-        )
+            lookup = self._weights.lookup(f"{embedding}.weight")
+            return lookup, self._gathered(self.linear(head if has_own_head else embedding), embedding)
+        table = self._kept(self._matrix({embedding: self.share.part(self._num_outputs(embedding))}))
+        layer = self.linear(head) if has_own_head else self._plain(table, None)
+        return self._looked_up(table, embedding), self._gathered(layer, embedding)
 
     def each(self, make: Callable[[int], Layer], num_layers: int) -> tuple[Layer, ...]:
         """Layers side by side: decoding and packing hold no interpreter lock."""
         with ThreadPoolExecutor(self._workshop.num_threads, thread_name_prefix="layers") as pool:
             return tuple(pool.map(make, range(num_layers)))
 
-    def _matrix(self, *names: str) -> Matrix:
-        return StoredMatrix(self._weights, [f"{name}.weight" for name in names], self._workshop)
+    def _num_outputs(self, name: str) -> int:
+        return self._weights.shape(f"{name}.weight")[0]
+
+    def _below(self, rows: Mapping[str, slice]) -> Linear:
+        """These rows of each matrix, one below the other, and of their biases."""
+        biases = [self.vector(f"{name}.bias")[of] for name, of in rows.items() if f"{name}.bias" in self._names]
+        return self._made(self._matrix(rows), torch.cat(biases) if biases else None)
+
+    def _made(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
+        return self._make_packed(matrix, bias) if self._make_packed else self._plain(self._kept(matrix), bias)
+
+    def _matrix(self, rows: Mapping[str, slice]) -> Matrix:
+        return StoredMatrix(self._weights, {f"{name}.weight": of for name, of in rows.items()}, self._workshop)
+
+    def _looked_up(self, table: torch.Tensor, embedding: str) -> Embedding:
+        dtype = self._dtype
+        if self._group is None:
+            return lambda token_ids: F.embedding(token_ids, table).to(dtype)
+        return SplitEmbedding(table, self.share.part(self._num_outputs(embedding)).start, dtype, self._group)
+
+    def _gathered(self, head: Linear, embedding: str) -> Linear:
+        return GatheredLinear(head, self._group, self._num_outputs(embedding)) if self._group else head
 
     def _kept(self, matrix: Matrix) -> torch.Tensor:
         return kept_whole(matrix, self._dtype, self._device)

@@ -6,7 +6,7 @@ At most PARTS_IN_FLIGHT parts exist at once, whatever the model and the number o
 which tidegate_core.memory counts. LayerLoader makes the matrices, linear.py keeps them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from threading import local
 from typing import Protocol, TypeVar
@@ -45,15 +45,19 @@ class DenseMatrix:
 
 
 class StoredMatrix:
-    """Several of a checkpoint, one below the other."""
+    """Stretches of rows of several matrices of a checkpoint, one below the other; all of their columns, or some."""
 
-    def __init__(self, weights: Weights, names: Sequence[str], workshop: "Workshop") -> None:
+    def __init__(
+        self, weights: Weights, rows: Mapping[str, slice], workshop: "Workshop", columns: slice | None = None
+    ) -> None:
         """Raises CorruptCheckpoint for a name that is not there."""
         self._weights = weights
         self._workshop = workshop
-        shapes = {name: weights.shape(name) for name in names}
-        self._num_rows = {name: shape[0] for name, shape in shapes.items()}
-        self.shape = (sum(self._num_rows.values()), shapes[names[0]][1])
+        self._rows = rows
+        self._columns = columns
+        widths = [weights.shape(name)[1] for name in rows]
+        num_columns = widths[0] if columns is None else columns.stop - columns.start
+        self.shape = (sum(stretch.stop - stretch.start for stretch in rows.values()), num_columns)
 
     def map_parts(self, work: Work[T]) -> list[T]:
         return self._workshop.map(lambda part: work(self._read(part), part), parts_of(self.shape))
@@ -61,11 +65,12 @@ class StoredMatrix:
     def _read(self, part: slice) -> torch.Tensor:
         rows = self._workshop.bench(part.stop - part.start, self.shape[1])
         first = 0
-        for name, num_rows in self._num_rows.items():
+        for name, stretch in self._rows.items():
+            num_rows = stretch.stop - stretch.start
             start, stop = max(part.start, first), min(part.stop, first + num_rows)
             if start < stop:
                 into = rows[start - part.start : stop - part.start]
-                self._weights.read_rows(name, start - first, into)
+                self._weights.read_rows(name, stretch.start + start - first, into, self._columns)
             first += num_rows
         return rows
 

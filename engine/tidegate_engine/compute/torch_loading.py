@@ -27,6 +27,8 @@ from tidegate_engine.compute.linear_choice import LinearChoice
 from tidegate_engine.compute.weights import open_weights
 from tidegate_engine.models.base import Model
 from tidegate_engine.models.registry import load_model
+from tidegate_engine.parallel.group import DeviceGroup
+from tidegate_engine.parallel.share import WHOLE, Share
 from tidegate_engine.process.container import cpu_threads, usable_memory_bytes
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.process.process_memory import private_bytes, return_free_memory
@@ -43,31 +45,33 @@ class LoadedModel:
     shape: ModelShape
     storage: Storage
     device: torch.device
+    dtype: torch.dtype  # of activations
     kv_groups: KvGroups
     layer_windows: tuple[int | None, ...]
     kv_layout: KvLayout
-    weight_bytes: int  # as kept
+    weight_bytes: int  # as this device keeps them
     target: Target
     used_bytes: int  # of the device, measured after loading
 
 
-def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> LoadedModel:
-    """`memory_bytes` of the device; None: what there is. Raises CheckpointError or DoesNotFit."""
+def load(
+    launch: EngineLaunch, path: Path, memory_bytes: int | None = None, group: DeviceGroup | None = None
+) -> LoadedModel:
+    """`memory_bytes` of the device; None: what there is. `group`: this is one of several devices.
+
+    Raises CheckpointError or DoesNotFit.
+    """
     return_free_memory()
     torch.set_num_threads(_threads(launch))
-    shape = read_shape(path)
-    target = Target(launch.device, memory_bytes or _memory_of(torch.device(launch.device.value)))
+    shape, share = read_shape(path), group.share if group else WHOLE
+    device = torch.device(launch.device.value, *([share.rank] if group and launch.device is Device.CUDA else []))
+    target = Target(launch.device, memory_bytes or _memory_of(device) // _sharers(launch), tensor_parallel=share.size)
     storage = storage_of(shape, launch.kv_dtype, launch.quantization)
     _check_loading_has_room(launch, shape, target, storage)
     weights = open_weights(path)
-    device = torch.device(launch.device.value)
-    with LayerLoader(
-        weights,
-        device=device,
-        dtype=_DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32,
-        storage=storage,
-        choice=LinearChoice(time.perf_counter, deterministic=launch.deterministic),
-    ) as loader:
+    dtype = _DTYPES[shape.dtype] if launch.device is Device.CUDA else torch.float32
+    choice = LinearChoice(time.perf_counter, deterministic=launch.deterministic)
+    with LayerLoader(weights, device=device, dtype=dtype, storage=storage, choice=choice, group=group) as loader:
         model = load_model(weights.config, loader, device)
     return_free_memory()
     return LoadedModel(
@@ -75,20 +79,26 @@ def load(launch: EngineLaunch, path: Path, memory_bytes: int | None = None) -> L
         shape=shape,
         storage=storage,
         device=device,
+        dtype=dtype,
         kv_groups=kv_groups(shape),
         layer_windows=parse_config(weights.config, str(path)).windows,
         kv_layout=_kv_layout(
-            shape, kv_torch_dtype(launch.kv_dtype, launch.device, storage.precision, _DTYPES[shape.dtype])
+            shape, share, kv_torch_dtype(launch.kv_dtype, launch.device, storage.precision, _DTYPES[shape.dtype])
         ),
-        weight_bytes=weight_bytes(shape, storage, launch.device),
+        weight_bytes=weight_bytes(shape, storage, launch.device, share.size),
         target=target,
         used_bytes=private_bytes() if launch.device is Device.CPU else _used_on_device(device),
     )
 
 
+def _sharers(launch: EngineLaunch) -> int:
+    """Processes between which this machine's memory and cores are divided; GPUs bring their own memory."""
+    return launch.tensor_parallel if launch.device is Device.CPU else 1
+
+
 def _threads(launch: EngineLaunch) -> int:
     """Three threads and more cut elementwise work within a vector register; what is left over rounds differently."""
-    num_threads = launch.threads or cpu_threads()
+    num_threads = max(1, (launch.threads or cpu_threads()) // launch.tensor_parallel)
     return min(num_threads, DETERMINISTIC_THREADS) if launch.deterministic else num_threads
 
 
@@ -134,11 +144,12 @@ def _check_pool_has_room(launch: EngineLaunch, loaded: LoadedModel) -> None:
         )
 
 
-def _kv_layout(shape: ModelShape, dtype: torch.dtype) -> KvLayout:
+def _kv_layout(shape: ModelShape, share: Share, dtype: torch.dtype) -> KvLayout:
     heads = {(group.num_kv_heads, group.head_dim) for group in shape.attention}
     assert len(heads) == 1, f"{shape.architecture}: layers with different heads: {heads}"
     ((num_kv_heads, head_dim),) = heads
-    return KvLayout(kv_groups(shape).layers_per_group, BLOCK_SIZE, num_kv_heads, head_dim, dtype)
+    own = share.heads(num_kv_heads)
+    return KvLayout(kv_groups(shape).layers_per_group, BLOCK_SIZE, own.stop - own.start, head_dim, dtype)
 
 
 def _memory_of(device: torch.device) -> int:

@@ -36,8 +36,11 @@ class Weights(Protocol):
         """Raises CorruptCheckpoint if there is no such tensor."""
         ...
 
-    def read_rows(self, name: str, start: int, into: torch.Tensor) -> None:
-        """As many rows as `into` has, in its dtype; the others are not decoded. Raises CorruptCheckpoint if absent."""
+    def read_rows(self, name: str, start: int, into: torch.Tensor, columns: slice | None = None) -> None:
+        """As many rows as `into` has, in its dtype; the others are not decoded. Of all columns, unless some are named.
+
+        Raises CorruptCheckpoint if absent.
+        """
         ...
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -88,8 +91,9 @@ class SafetensorsWeights:
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._mapped(name).shape)
 
-    def read_rows(self, name: str, start: int, into: torch.Tensor) -> None:
-        into.copy_(self._mapped(name)[start : start + into.shape[0]])
+    def read_rows(self, name: str, start: int, into: torch.Tensor, columns: slice | None = None) -> None:
+        rows = self._mapped(name)[start : start + into.shape[0]]
+        into.copy_(rows if columns is None else rows[:, columns])
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         mapped = self._mapped(name)

@@ -1,12 +1,14 @@
 """What the runner asks of a model, whatever its family."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 
+from tidegate_checkpoint.config import ModelConfig
 from tidegate_engine.compute.kv_cache import PagedStep
 from tidegate_engine.compute.layers import LayerLoader
+from tidegate_engine.parallel.share import Share
 
 
 class Model(Protocol):
@@ -28,6 +30,12 @@ class HeadCounts:
     num_query: int
     num_kv: int
     head_dim: int
+
+    @classmethod
+    def of(cls, facts: ModelConfig, share: Share) -> Self:
+        """Those of a device that holds this share of the model."""
+        query, kv = share.heads(facts.num_attention_heads), share.heads(facts.num_kv_heads)
+        return cls(query.stop - query.start, kv.stop - kv.start, facts.head_dim)
 
     def split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Heads that are rotated (queries, then keys) and values, each [tokens, heads, head_dim]."""

@@ -42,7 +42,7 @@ class Gemma3:
 
     def __init__(self, config: Json, loader: LayerLoader, device: torch.device) -> None:
         facts = parse_config(config, "the model's config")
-        self._heads = HeadCounts(facts.num_attention_heads, facts.num_kv_heads, facts.head_dim)
+        self._heads = HeadCounts.of(facts, loader.share)
         self._epsilon = number(config, "rms_norm_eps")
         self._scale = number(config, "query_pre_attn_scalar") ** -0.5
         self._attention_softcap = optional_number(config, "attn_logit_softcapping")
@@ -99,13 +99,13 @@ def _load_layer(facts: ModelConfig, heads: HeadCounts, loader: LayerLoader, inde
     attention, mlp = f"{name}.self_attn", f"{name}.mlp"
     return Layer(
         pre_attention_norm=1 + loader.vector(f"{name}.input_layernorm.weight"),
-        qkv=loader.linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
+        qkv=loader.heads(facts.head_dim, f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
         qk_norm=1 + heads.qk_norm(loader, attention),
-        output=loader.linear(f"{attention}.o_proj"),
+        output=loader.summed(f"{attention}.o_proj"),
         post_attention_norm=1 + loader.vector(f"{name}.post_attention_layernorm.weight"),
         pre_mlp_norm=1 + loader.vector(f"{name}.pre_feedforward_layernorm.weight"),
         gate_up=loader.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-        down=loader.linear(f"{mlp}.down_proj"),
+        down=loader.summed(f"{mlp}.down_proj"),
         post_mlp_norm=1 + loader.vector(f"{name}.post_feedforward_layernorm.weight"),
         window=facts.windows[index],
     )

@@ -37,7 +37,7 @@ class Llama:
 
     def __init__(self, config: Json, loader: LayerLoader, device: torch.device) -> None:
         facts = parse_config(config, "the model's config")
-        self._heads = HeadCounts(facts.num_attention_heads, facts.num_kv_heads, facts.head_dim)
+        self._heads = HeadCounts.of(facts, loader.share)
         self._epsilon = number(config, "rms_norm_eps")
         self._scale = facts.head_dim**-0.5
         frequencies = inverse_frequencies(facts.head_dim, number(config, "rope_theta"), rope_scaling(config))
@@ -69,11 +69,11 @@ def _load_layer(facts: ModelConfig, heads: HeadCounts, loader: LayerLoader, inde
     attention, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
     return Layer(
         attention_norm=loader.vector(f"model.layers.{index}.input_layernorm.weight"),
-        qkv=loader.linear(f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
+        qkv=loader.heads(facts.head_dim, f"{attention}.q_proj", f"{attention}.k_proj", f"{attention}.v_proj"),
         qk_norm=heads.qk_norm(loader, attention) if facts.architecture == "qwen3" else None,
-        output=loader.linear(f"{attention}.o_proj"),
+        output=loader.summed(f"{attention}.o_proj"),
         mlp_norm=loader.vector(f"model.layers.{index}.post_attention_layernorm.weight"),
         gate_up=loader.linear(f"{mlp}.gate_proj", f"{mlp}.up_proj"),
-        down=loader.linear(f"{mlp}.down_proj"),
+        down=loader.summed(f"{mlp}.down_proj"),
         window=facts.windows[index],
     )

@@ -21,6 +21,7 @@ from tidegate_core.sizing import BLOCK_SIZE, BlockPlan, Demand, Target, plan_blo
 from tidegate_core.storage import storage_of
 from tidegate_core.telemetry import EngineSizing
 from tidegate_engine.counters import Counters
+from tidegate_engine.parallel.crew import Crew
 from tidegate_engine.process.container import share_cores
 from tidegate_engine.process.exits import DoesNotFit
 from tidegate_engine.process.process_memory import private_bytes
@@ -49,10 +50,15 @@ class EngineParts:
     warm_up_seconds: float = 0.0
 
 
-def load_parts(launch: EngineLaunch) -> EngineParts:
-    """Raises CheckpointError, BadLaunch or DoesNotFit."""
+def load_parts(launch: EngineLaunch, crew: Crew | None = None) -> EngineParts:
+    """`crew`: the processes of the other devices. Raises CheckpointError, BadLaunch, DoesNotFit or FollowerLost."""
     template = read_template(launch)
-    return simulated_parts(launch, template) if launch.runner is RunnerKind.SIM else model_parts(launch, template)
+    return simulated_parts(launch, template) if launch.runner is RunnerKind.SIM else model_parts(launch, template, crew)
+
+
+def crew_of(launch: EngineLaunch) -> Crew | None:
+    """Started at once, so that they import torch while this process does; a rehearsal needs no devices."""
+    return Crew(launch.tensor_parallel) if launch.tensor_parallel > 1 and launch.runner is RunnerKind.TORCH else None
 
 
 def check_model(launch: EngineLaunch) -> None:
@@ -85,7 +91,7 @@ def served_model(launch: EngineLaunch, context: int, vocab_size: int) -> ServedM
     )
 
 
-def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
+def model_parts(launch: EngineLaunch, template: str | None, crew: Crew | None = None) -> EngineParts:
     """The tokenizer is read while torch is imported: both need the interpreter, loading weights does not.
 
     It is done before weights are loaded, so that its lists of half a million merges are gone by then.
@@ -98,7 +104,7 @@ def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
         from tidegate_engine.compute.torch_runner import TorchRunner
 
         codec = tokenizer.result()
-    runner = TorchRunner.load(launch, path)
+    runner = TorchRunner.load(launch, path, crew=crew)
     sizing = EngineSizing(
         context=runner.plan.context,
         slots=runner.plan.slots,
@@ -106,7 +112,7 @@ def model_parts(launch: EngineLaunch, template: str | None) -> EngineParts:
         block_size=runner.block_size,
         kv_bytes=runner.plan.pool_bytes,
         weight_bytes=runner.weight_bytes,
-        resident_bytes=private_bytes() + runner.cache.pending_bytes,
+        resident_bytes=private_bytes() + runner.cache.pending_bytes + runner.followers_bytes,
         loaded_bytes=runner.loaded_bytes,
     )
     model = served_model(launch, sizing.context, runner.vocab_size)
@@ -172,7 +178,8 @@ def simulated_plan(launch: EngineLaunch, shape: ModelShape | None) -> BlockPlan:
         max_slots=launch.slots,
     )
     storage = storage_of(shape, launch.kv_dtype, launch.quantization)
-    plan = plan_blocks(shape, Target(launch.device, kv_bytes), demand, kv_bytes, storage)
+    target = Target(launch.device, kv_bytes, tensor_parallel=launch.tensor_parallel)
+    plan = plan_blocks(shape, target, demand, kv_bytes, storage)
     if plan.slots == 0:
         raise DoesNotFit(f"{kv_bytes} bytes of KV cache hold no sequence of {launch.model}; raise --kv-memory")
     return plan

@@ -2,10 +2,12 @@
 
 On an exception the batch is halved until the guilty rows are found; rows computed again give the same result. The
 number of extra runs is bounded: when it is used up the fault is hardly one request's, and what is left fails together.
+A runner that says it is beyond help (EngineFailed) is not asked again.
 """
 
 from collections.abc import Sequence
 
+from tidegate_engine.errors import EngineFailed
 from tidegate_engine.runner import RowOutput, RowResult, Runner, ScheduledRow, StepBatch
 
 
@@ -18,6 +20,8 @@ def run_isolated(runner: Runner, rows: tuple[ScheduledRow, ...]) -> list[RowResu
         runs_left -= 1
         try:
             return list(_run_checked(runner, part))
+        except EngineFailed:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises must not end the other requests
             if len(part) == 1 or runs_left <= 0:
                 return [error] * len(part)

@@ -10,6 +10,7 @@ from pools import IDLE, NOW, SETTINGS, inspected, pod, pool, pool_manifest, sett
 from restricted import violations
 from shapes import full_layers, shape_of
 from tidegate_cli.cluster.planning import World, plan_there
+from tidegate_cli.cluster.status import to_table
 from tidegate_core.inspected import Inspected
 from tidegate_core.launch import EngineLaunch, RunnerKind
 from tidegate_operator.api.spec import RolloutStrategy
@@ -155,11 +156,14 @@ def test_a_plan_for_a_cluster_whose_nodes_are_too_small_says_so_with_numbers() -
 def test_status_has_the_terms_of_one_device_and_says_how_many() -> None:
     subject = pool(accelerator={})
     observed = world(subject)
-    shown = status(subject, observed, plan(subject, observed, SETTINGS, NOW), (), NOW).sizing
+    new = status(subject, observed, plan(subject, observed, SETTINGS, NOW), (), NOW)
+    shown = new.sizing
     assert shown is not None
     assert (shown.tensor_parallel, shown.memory_bytes) == (2, 81559 * MIB)
     assert shown.collectives_bytes
     assert shown.weight_bytes < 0.51 * LARGE.num_parameters * 2
+    told = to_table(stored({**pool_manifest(accelerator={}), "status": new.to_wire()}), [], NOW)
+    assert "2 x 79.65 GiB, nvidia.com/gpu" in told
 
 
 def test_what_engines_on_two_devices_measured_says_nothing_about_one_or_four() -> None:

@@ -12,6 +12,7 @@ from tidegate_engine.compute.linear import Order, PackedLinear, PlainLinear, Wid
 from tidegate_engine.compute.linear_choice import MEASURED_ROWS, LinearChoice
 from tidegate_engine.compute.matrix import DenseMatrix
 from tidegate_engine.cpu_kernels import catalog
+from tidegate_engine.cpu_kernels.half_product import HalfKernelLinear
 
 SHAPES = [(96, 64), (200, 640), (1, 33)]
 ROWS = [1, 2, 7, 64]
@@ -101,13 +102,15 @@ def test_nothing_is_measured_once_the_budget_is_spent():
 def test_what_is_kept_does_not_depend_on_how_fast_anything_was(cost_seconds):
     """Memory was promised before: a busy neighbour at start must not change it."""
     matrix = DenseMatrix(torch.ones(512, 256))
-    choice = LinearChoice(ticking(itertools.repeat(cost_seconds)))
-    assert isinstance(choice.rounded(matrix, None), PackedLinear)
+    clock = ticking(itertools.repeat(cost_seconds))
+    assert isinstance(LinearChoice(clock).rounded(matrix, None), HalfKernelLinear)
+    assert isinstance(LinearChoice(clock, own_half=lambda: None).rounded(matrix, None), PackedLinear)
 
 
 @pytest.mark.parametrize("pack", ["missing", "wrong"])
 def test_packing_that_is_missing_or_wrong_here_is_not_used(pack):
-    choice = LinearChoice(lambda: 0.0, pack={"missing": _refuse, "wrong": _forget_the_last_column}[pack])
+    pack = {"missing": _refuse, "wrong": _forget_the_last_column}[pack]
+    choice = LinearChoice(lambda: 0.0, pack=pack, own_half=lambda: None)
     assert isinstance(choice.rounded(DenseMatrix(torch.zeros(64, 64)), None), WidenedLinear)
 
 
@@ -120,7 +123,8 @@ def _refuse(matrix, bias):
     raise RuntimeError("Didn't find engine for operation quantized::linear_prepack_fp16")
 
 
-KINDS = ["exact", "rounded", "rounded, not packed", "quantised", "quantised, FBGEMM", "quantised, not packed"]
+ROUNDED = ["rounded", "rounded, FBGEMM", "rounded, not packed"]
+KINDS = ["exact", *ROUNDED, "quantised", "quantised, FBGEMM", "quantised, not packed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -131,6 +135,7 @@ def test_deterministic_layers_give_a_row_the_same_bits_in_any_batch(kind, shape)
     choice = LinearChoice(
         _no_clock,
         pack=PackedLinear if can_pack else _refuse,
+        own_half=lambda: catalog.half_linear() if kind == "rounded" else None,
         own_int8=lambda: catalog.int8_linear() if kind == "quantised" else None,
         can_multiply_int8=lambda: can_pack and multiplies_int8(),
         deterministic=True,

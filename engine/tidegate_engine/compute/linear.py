@@ -1,10 +1,10 @@
 """Matrix products with weights, in the way that was measured to be fastest on this machine.
 
-On CPU the order of operands and the packing of weights matter more than anything else in the engine: from memory, fp16
-packed for FBGEMM is 2 to 6 times faster than plain fp32. Two rules keep results independent of speed:
+On CPU the order of operands and the packing of weights matter more than anything else in the engine: from memory,
+packed fp16 is 2 to 6 times faster than plain fp32. Two rules keep results independent of speed:
 
     float32 checkpoint   computed exactly in fp32; only the order of the operands is chosen, per shape and rows
-    16-bit or GGUF       fp16 weights with fp32 activations; packed, unless this machine cannot
+    16-bit or GGUF       fp16 weights, fp32 activations: cpu_kernels/half_product.py, else packed for FBGEMM, else plain
     any, if asked for    int8 weights, activations in integers: cpu_kernels/int8_product.py, else int8.py
 
 On CUDA the library chooses. What is kept per weight is tidegate_core.storage's table, whatever is chosen here.

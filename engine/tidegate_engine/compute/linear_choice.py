@@ -31,7 +31,7 @@ MEASURED_ROWS = (1, 4, 16, 64)  # a step's rows are rounded up to one of these, 
 SLICE_ELEMENTS = 1 << 21  # of a weight, measured in the place of all of it
 SMALLEST_ELEMENTS = 1 << 16  # below, the difference is less than its measurement
 NUM_RUNS = 3  # the fastest counts: other processes only make runs slower
-MOST_INT8_COLUMNS = 1 << 17  # with more, the kernel's activations would get fewer than 8 bits
+MOST_OWN_COLUMNS = 1 << 17  # with more, activations of our int8 kernel would get fewer than 8 bits
 PROBE_ROWS, PROBE_COLUMNS = 24, 640  # neither a multiple of the kernels' blocks
 
 # Deterministic mode: FBGEMM's smallest kernel for all CPUs takes six rows, so every row meets the same one. Sixteen
@@ -49,15 +49,17 @@ class LinearChoice:
         self,
         clock: Callable[[], float],
         budget_seconds: float = 0.5,
+        *,
         pack: Pack = PackedLinear,
+        own_half: Callable[[], Pack | None] = catalog.half_linear,
         own_int8: Callable[[], Pack | None] = catalog.int8_linear,
         can_multiply_int8: Callable[[], bool] = multiplies_int8,
-        *,
         deterministic: bool = False,
     ) -> None:
         """`deterministic`: a row's product is the same to the bit whatever rows are beside it; nothing is measured."""
         self._clock = clock
         self._pack = pack
+        self._own_half = own_half
         self._own_int8 = own_int8
         self._probe_int8 = can_multiply_int8
         self._is_deterministic = deterministic
@@ -81,10 +83,15 @@ class LinearChoice:
     def rounded(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         """For weights that may be kept in 16 bits, with fp32 activations.
 
-        Packed wherever that works, never by measurement: it decides about memory, which was promised to the byte.
+        Packed wherever that works, never by measurement: it decides about memory, which was promised to the byte. With
+        our own kernel this is deterministic as it is.
         """
-        if self._can_pack is None:
-            self._can_pack = packs_rightly(self._pack)
+        with self._lock:
+            make = self._own_half() if matrix.shape[1] <= MOST_OWN_COLUMNS else None
+            if make is None and self._can_pack is None:
+                self._can_pack = packs_rightly(self._pack)
+        if make is not None:
+            return make(matrix, bias)
         layer, num_rows = (
             (self._pack(matrix, bias), PACKED_FIXED_ROWS)
             if self._can_pack
@@ -95,7 +102,7 @@ class LinearChoice:
     def quantised(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         """For weights that are to be int8. Integers have no order of sums, so this is deterministic as it is."""
         with self._lock:
-            make = self._own_int8() if matrix.shape[1] <= MOST_INT8_COLUMNS else None
+            make = self._own_int8() if matrix.shape[1] <= MOST_OWN_COLUMNS else None
             if make is None and self._can_multiply_int8 is None:
                 self._can_multiply_int8 = self._probe_int8()
         if make is not None:

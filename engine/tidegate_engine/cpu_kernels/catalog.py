@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 INSTRUCTIONS = ("avx2", "f16c", "fma")
 ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.int8: "int8"}
 PROBE_ROWS, PROBE_OUTPUTS, PROBE_COLUMNS = 7, 37, 1026  # every size of tile, and rests of blocks
+PROBE_BATCHES = (1, 2, 7, 11)  # of one to six rows at a time
 PROBE_CONTEXT, PROBE_DIM, PROBE_HEADS = 21, 32, 7
 
-Int8Linear = Callable[[Matrix, torch.Tensor | None], Linear]
+MakeLinear = Callable[[Matrix, torch.Tensor | None], Linear]
 Gate = Callable[[torch.Tensor], torch.Tensor]
 RmsNorm = Callable[[torch.Tensor, torch.Tensor, float], torch.Tensor]
 
@@ -61,8 +62,8 @@ def _instructions() -> Collection[str]:
 
 
 @cache
-def int8_linear() -> Int8Linear | None:
-    """Makes layers of matrices."""
+def int8_linear() -> MakeLinear | None:
+    """Makes layers with int8 weights of matrices."""
     helpers = team()
     if helpers is None:
         return None
@@ -73,6 +74,23 @@ def int8_linear() -> Int8Linear | None:
 
     weight, x = _signs(PROBE_OUTPUTS, PROBE_COLUMNS), _signs(PROBE_ROWS, PROBE_COLUMNS)
     return make if _is_right("int8_product", make(DenseMatrix(weight), None)(x), x @ weight.T) else None
+
+
+@cache
+def half_linear() -> MakeLinear | None:
+    """Makes layers with 16-bit weights of matrices."""
+    helpers = team()
+    if helpers is None:
+        return None
+    from tidegate_engine.cpu_kernels.half_product import HalfKernelLinear
+
+    def make(matrix: Matrix, bias: torch.Tensor | None) -> HalfKernelLinear:
+        return HalfKernelLinear(matrix, bias, helpers)
+
+    weight, x = _ramp(PROBE_OUTPUTS, PROBE_COLUMNS), _ramp(max(PROBE_BATCHES), PROBE_COLUMNS)
+    layer, expected = make(DenseMatrix(weight), None), x @ weight.half().float().T
+    results = torch.cat([layer(x[:rows]) for rows in PROBE_BATCHES])
+    return make if _is_right("half_product", results, torch.cat([expected[:rows] for rows in PROBE_BATCHES])) else None
 
 
 @cache

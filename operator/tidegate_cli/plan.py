@@ -7,7 +7,6 @@ no more than it needs, since people wait for it.
 import argparse
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from enum import IntEnum
 from math import inf, nan
 from pathlib import Path
@@ -19,6 +18,7 @@ from tidegate_cli.answer import Answer, to_json, to_markdown, to_table
 from tidegate_cli.cluster.options import add_access_arguments
 from tidegate_cli.device import PlannedDevice, device_with, named_gpu, smallest_gpu
 from tidegate_cli.errors import BadPlan, ModelElsewhere
+from tidegate_cli.pool_file import read_pool
 from tidegate_core.accelerator import Device
 from tidegate_core.devices import Spread
 from tidegate_core.errors import CoreError
@@ -30,9 +30,6 @@ from tidegate_core.storage import KvDtype, Quantization, storage_of
 
 if TYPE_CHECKING:
     from tidegate_operator.api.v1alpha1 import InferencePool
-
-
-MAX_CHARACTERS = 4 * 2**20  # of a file with manifests; an API server takes no object as large
 
 
 class PlanExit(IntEnum):
@@ -99,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints the fit; a PlanExit."""
     try:
-        pool = None if arguments.file is None else _read_pool(arguments.file)
+        pool = None if arguments.file is None else read_pool(arguments.file)
         answer = _there(arguments, pool) if arguments.cluster else _anywhere(arguments, pool)
     except (BadPlan, CoreError) as error:
         return _refuse(error, PlanExit.BAD_INPUT)
@@ -157,44 +154,6 @@ def _title(arguments: argparse.Namespace, pool: "InferencePool | None") -> str:
 def _refuse(error: Exception, code: PlanExit) -> PlanExit:
     print(f"tidegate plan: {error}", file=sys.stderr)
     return code
-
-
-def _read_pool(file: str) -> "InferencePool":
-    """The one InferencePool of a file that may hold other objects too."""
-    import yaml
-
-    from tidegate_operator.api.base import KIND
-    from tidegate_operator.api.errors import BadManifest
-    from tidegate_operator.api.manifest import read_manifest
-    from tidegate_operator.decisions.extra_args import refusal
-
-    try:
-        documents = [document for document in yaml.safe_load_all(_text(file)) if document is not None]
-        pools = [each for each in documents if isinstance(each, dict) and each.get("kind") == KIND]
-        if len(pools) > 1:
-            raise BadPlan(f"{file} holds {len(pools)} objects of kind {KIND}; plan takes one at a time")
-        if not pools and len(documents) != 1:
-            raise BadPlan(f"{file} holds no {KIND}")
-        pool = read_manifest((pools or documents)[0], source=file)
-    except OSError as error:
-        raise BadPlan(f"{file} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise BadPlan(f"{file} is not UTF-8 text: {error.reason} at byte {error.start}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a day that no month has
-        raise BadPlan(f"{file} is not YAML: {error}") from error
-    except BadManifest as error:
-        raise BadPlan(str(error)) from error
-    if said := refusal(pool):
-        raise BadPlan(f"{file}: {said}")
-    return pool
-
-
-def _text(file: str) -> str:
-    with nullcontext(sys.stdin) if file == "-" else Path(file).open(encoding="utf-8") as source:
-        text = source.read(MAX_CHARACTERS + 1)
-    if len(text) > MAX_CHARACTERS:
-        raise BadPlan(f"{file} has more than {MAX_CHARACTERS:,} characters; a pool's manifest has a few hundred")
-    return text
 
 
 def _model(arguments: argparse.Namespace, pool: "InferencePool | None") -> Inspected:

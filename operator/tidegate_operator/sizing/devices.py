@@ -110,11 +110,14 @@ def _on_nodes(
 ) -> tuple[PoolDevice, ...] | UnknownDevice:
     """A node with fewer devices than a replica takes decides about nothing."""
     found: list[PoolDevice] = []
+    fewer: tuple[Node, ...] = ()
     try:
         for count in counts:
-            enough = tuple(node for node in usable if num_devices(node, resource) >= count)
-            each = _smallest(resource, _settled(enough)) if enough else found[-1]
+            enough = tuple(node for node in fewer or usable if num_devices(node, resource) >= count)
+            is_new = len(enough) not in (0, len(fewer))  # thousands of nodes may be alike
+            each = _smallest(resource, _settled(enough)) if is_new else found[-1]
             found.append(replace(each, num_devices=count))
+            fewer = enough or fewer
     except UnknownAccelerator as error:
         return _unknown(resource, str(error))
     return tuple(found)

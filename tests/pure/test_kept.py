@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault
+from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault, Unreachable
 from tidegate_operator.world.kept import RETRY_SECONDS, Kept, Sight
 
 TTL_SECONDS = 60.0
@@ -67,7 +67,7 @@ def test_a_fault_is_said_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture
     caplog.set_level(logging.INFO)
     asked = Asked()
     asked.look()
-    for answer in (ServerFault("later", 500), ServerFault("later", 500), Forbidden("no", 403), 2, 2):
+    for answer in (ServerFault("later", 500), Unreachable("nobody"), Forbidden("no", 403), 2, 2):
         asked.answer = answer
         asked.look(TTL_SECONDS + 1)
     assert [record.getMessage() for record in caplog.records if "things" in record.getMessage()] == [

@@ -46,7 +46,7 @@ class Kept(Generic[T]):
         self._looking = asyncio.Lock()
 
     async def sight(self, max_age_seconds: float) -> Sight[T]:
-        """Not older than that; whoever asks meanwhile waits for the same look."""
+        """Not older than that, unless a look has failed; whoever asks meanwhile waits for the same look."""
         async with self._looking:
             asked_at = self._clock()
             allowed = min(max_age_seconds, RETRY_SECONDS) if _may_pass(self._fault) else max_age_seconds
@@ -71,7 +71,7 @@ class Kept(Generic[T]):
 
     def _say(self, before: KubeError | None) -> None:
         """Once when it begins, once when it is over; an API that is not there is no news."""
-        if type(self._fault) is type(before):
+        if _reaction(self._fault) is _reaction(before):
             return
         match self._fault:
             case None:
@@ -80,8 +80,15 @@ class Kept(Generic[T]):
                 _log.debug("%s are not known to this API server", self._what)
             case Forbidden() as fault:
                 _log.warning("%s are not looked at: %s", self._what, fault)
-            case fault:
+            case fault if self._sight.is_answer:
                 _log.warning("%s are as they were last known: %s", self._what, fault)
+            case fault:
+                _log.warning("%s are not known yet: %s", self._what, fault)
+
+
+def _reaction(fault: KubeError | None) -> type[KubeError] | None:
+    """To faults that may pass it is the same, whichever comes after which."""
+    return None if fault is None else KubeError if _may_pass(fault) else type(fault)
 
 
 def _may_pass(fault: KubeError | None) -> bool:

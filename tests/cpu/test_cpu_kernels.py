@@ -9,9 +9,13 @@ import torch.nn.functional as F
 from paged_batches import BLOCK_SIZE, PagedBatch, dense_attention, random_batch
 from tidegate_core.memory import PART_ELEMENTS
 from tidegate_engine.attention import decodes
+from tidegate_engine.attention.base import AttentionInputs
 from tidegate_engine.attention.pages import KvPages
 from tidegate_engine.compute import layers
+from tidegate_engine.compute.heads import plain_placed
+from tidegate_engine.compute.kv_cache import KvLayout
 from tidegate_engine.compute.matrix import DenseMatrix
+from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotation_at
 from tidegate_engine.cpu_kernels import catalog
 from tidegate_engine.cpu_kernels.team import loaded_libgomp
 
@@ -144,6 +148,59 @@ def test_a_decode_is_the_same_to_the_bit_whatever_stands_in_others_blocks_and_be
     after = decodes.attend(batch.query, batch.pages, batch.inputs, scale=0.3, window=window)
     assert torch.equal(after[1], before[1])
     assert after[0].isnan().all()
+
+
+def heads_to_place(tokens, heads, head_dim):
+    query_heads, kv_heads = heads
+    generator = torch.Generator().manual_seed(6)
+    projected = torch.randn(tokens, query_heads + 2 * kv_heads, head_dim, generator=generator)
+    return projected[:, :-kv_heads], projected[:, -kv_heads:], torch.randperm(64, generator=generator)[:tokens]
+
+
+def place(place_heads, dtype, case, rotation):
+    heads, values, slots = case
+    layout = KvLayout(1, BLOCK_SIZE, values.shape[1], heads.shape[2], dtype)
+    (pages,) = layout.allocate(4, torch.device("cpu")).layers
+    nothing = torch.zeros(0)
+    return place_heads(heads, values, rotation, pages, AttentionInputs(nothing, nothing, nothing, slots, 1, 1)), pages
+
+
+def kernel_placed(heads, values, rotation, pages, inputs):
+    kernel = catalog.head_placement(pages.data.dtype)
+    assert kernel is not None
+    assert kernel.serves(heads, values)
+    return kernel(heads, values, rotation, inputs.slot_mapping, pages)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+@pytest.mark.parametrize(("heads", "head_dim"), [((14, 2), 64), ((1, 1), 16), ((4, 4), 80), ((2, 1), 256)])
+@pytest.mark.parametrize("tokens", [1, 7, 60])
+def test_heads_are_rotated_and_stored_as_in_plain_steps(cache, heads, head_dim, tokens):
+    case, dtype = heads_to_place(tokens, heads, head_dim), CACHES[cache]
+    rotation = rotation_at(torch.arange(tokens) * 37, inverse_frequencies(head_dim, 1e4), torch.float32)
+    (queries, pages), (expected, expected_pages) = (
+        place(each, dtype, case, rotation) for each in (kernel_placed, plain_placed)
+    )
+    torch.testing.assert_close(queries, expected, rtol=1e-5, atol=1e-6)
+    stored, plain = (each.gathered(torch.arange(8), torch.float32) for each in (pages, expected_pages))
+    steps = {"fp32": 1e-6, "fp16": 2**-10, "int8": 1 / 127}[cache]  # sums round differently, so a step either way
+    assert ((stored - plain).abs() <= steps * plain.abs().amax(-1, keepdim=True)).all()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_what_needs_no_rotation_is_stored_equal_to_the_bit_also_where_it_is_no_number(cache):
+    heads, values, slots = heads_to_place(9, (3, 2), 32)
+    values[1, 0], values[2, 0, 3], values[3, 1, 4], values[4, 1] = 0, float("nan"), float("-inf"), 1e-9
+    values[5] *= 1e4
+    ones = torch.ones(9, 1, 32)
+    (queries, pages), (expected, expected_pages) = (
+        place(each, CACHES[cache], (heads, values, slots), Rotation(ones, 0 * ones))
+        for each in (kernel_placed, plain_placed)
+    )
+    assert torch.equal(queries, expected)
+    stored, plain = (each.gathered(torch.arange(8), torch.float32) for each in (pages, expected_pages))
+    assert torch.equal(stored.isnan(), plain.isnan())
+    assert torch.equal(stored.nan_to_num(), plain.nan_to_num())
 
 
 @pytest.mark.parametrize("shape", [(1, 896), (3, 33), (300, 896), (5, 4, 64), (2, 3, 1)])

@@ -16,8 +16,9 @@ import torch
 from tidegate_core.kv_groups import LayerPlace
 from tidegate_core.quantity import format_bytes
 from tidegate_engine.attention.base import Attention, AttentionInputs
-from tidegate_engine.attention.once_a_step import once_a_step
 from tidegate_engine.attention.pages import LARGEST_ELEMENT, SCALE_DTYPE, KvPages
+from tidegate_engine.compute.heads import placed
+from tidegate_engine.compute.rope import Rotation
 
 
 @dataclass(frozen=True)
@@ -103,27 +104,19 @@ class PagedStep:
     def attend(
         self,
         layer: int,
-        query: torch.Tensor,
-        keys: torch.Tensor,
+        heads: torch.Tensor,
         values: torch.Tensor,
+        rotation: Rotation,
         *,
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
     ) -> torch.Tensor:
-        """Stores keys and values [tokens, kv_heads, head_dim], then attends; returns [tokens, heads * head_dim]."""
+        """Rotates query and key heads, stores keys and values, then attends; returns [tokens, heads * head_dim].
+
+        `heads` [tokens, heads + kv_heads, head_dim] hold queries, then keys; `values` [tokens, kv_heads, head_dim].
+        """
         place = self.places[layer]
         pages, inputs = self.cache.layers[place.layer], self.inputs[place.group]
-        key_rows, value_rows = _rows(inputs, self.cache.block_size)
-        pages.write(key_rows, keys)
-        pages.write(value_rows, values)
-        output = self.attention(query.contiguous(), pages, inputs, scale=scale, window=window, softcap=softcap)
-        return output.flatten(1)
-
-
-@once_a_step
-def _rows(inputs: AttentionInputs, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the step's keys and values stand in a layer seen as [num_blocks * 2 * block_size] rows."""
-    slots = inputs.slot_mapping
-    key_rows = slots + slots // block_size * block_size
-    return key_rows, key_rows + block_size
+        queries = placed(heads, values, rotation, pages, inputs)
+        return self.attention(queries, pages, inputs, scale=scale, window=window, softcap=softcap).flatten(1)

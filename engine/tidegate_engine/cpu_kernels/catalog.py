@@ -18,10 +18,12 @@ from tidegate_core.sizing import BLOCK_SIZE
 from tidegate_engine.attention.pages import KvPages
 from tidegate_engine.compute.linear import Linear
 from tidegate_engine.compute.matrix import DenseMatrix, Matrix
+from tidegate_engine.compute.rope import Rotation, rotate
 from tidegate_engine.cpu_kernels.team import Team, loaded_libgomp
 
 if TYPE_CHECKING:
     from tidegate_engine.cpu_kernels.decode_attention import DecodeKernel
+    from tidegate_engine.cpu_kernels.head_placement import HeadPlacement
 
 INSTRUCTIONS = ("avx2", "f16c", "fma")
 ELEMENTS = {torch.float32: "float32", torch.float16: "float16", torch.int8: "int8"}
@@ -127,6 +129,25 @@ def _gate(activation: Callable[[torch.Tensor], torch.Tensor], *, is_gelu: bool) 
     kernel, gate, up = GateKernel(helpers, is_gelu=is_gelu), *(_ramp(PROBE_ROWS, PROBE_COLUMNS) * 9).chunk(2, 1)
     result = kernel(torch.cat((gate, up), 1))
     return kernel if _is_right("gate", result, activation(gate) * up) else None
+
+
+@cache
+def head_placement(dtype: torch.dtype) -> "HeadPlacement | None":
+    """For a cache of this dtype. See heads.placed."""
+    helpers = team()
+    if helpers is None or dtype not in ELEMENTS:
+        return None
+    from tidegate_engine.cpu_kernels.head_placement import HeadPlacement
+
+    kernel, cos_sin = HeadPlacement(ELEMENTS[dtype], helpers), _ramp(4, PROBE_DIM).view(2, 2, 1, PROBE_DIM)
+    heads, rotation = _ramp(2 * PROBE_HEADS, PROBE_DIM).view(2, PROBE_HEADS, PROBE_DIM) / 10, Rotation(*cos_sin)
+    data, values = torch.zeros((2, 2, BLOCK_SIZE, 1, PROBE_DIM), dtype=dtype), heads[:, :1]
+    pages = KvPages(data, torch.zeros(data.shape[:-1], dtype=torch.float16) if dtype is torch.int8 else None)
+    queries = kernel(heads, values, rotation, torch.tensor([3, BLOCK_SIZE + 2]), pages)
+    sides = pages.gathered(torch.arange(4), torch.float32).view(2, 2, BLOCK_SIZE, 1, PROBE_DIM)
+    stored = sides[torch.arange(2), :, torch.tensor([3, 2])].flatten(1, 2)
+    expected = torch.cat((rotate(heads, rotation), values), 1)
+    return kernel if _is_right("head_placement", torch.cat((queries, stored), 1), expected) else None
 
 
 @cache

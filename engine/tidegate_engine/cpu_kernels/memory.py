@@ -47,7 +47,9 @@ load_int64 = _load(INT64, types.int64)
 load_float = _load(FLOAT, types.float32)
 load_half = _load(HALF, types.float32, lambda builder, value: builder.fpext(value, FLOAT))
 load_int8 = _load(INT8, types.float32, lambda builder, value: builder.sitofp(value, FLOAT))
+store_int8 = _store(INT8, types.int32, lambda builder, value: builder.trunc(value, INT8))
 store_int16 = _store(INT16, types.int32, lambda builder, value: builder.trunc(value, INT16))
+store_half = _store(HALF, types.float32, lambda builder, value: builder.fptrunc(value, HALF))
 store_float = _store(FLOAT, types.float32)
 
 

@@ -15,7 +15,7 @@ from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
 from tidegate_engine.compute.layers import LayerLoader, gated_gelu, in_stretches, rms_norm
 from tidegate_engine.compute.linear import Linear
-from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
+from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotation_at
 from tidegate_engine.models.base import HeadCounts
 from tidegate_engine.models.settings import number, optional_number, rope_scaling
 
@@ -76,9 +76,7 @@ class Gemma3:
         return self._normalised(fed_forward, layer.post_mlp_norm)
 
     def _attend(self, index: int, layer: Layer, x: torch.Tensor, rotation: Rotation, step: PagedStep) -> torch.Tensor:
-        rotated, values = self._heads.split(layer.qkv(self._normalised(x, layer.pre_attention_norm)))
-        rotated = rotate(self._normalised(rotated, layer.qk_norm), rotation)
-        queries, keys = rotated.tensor_split((self._heads.num_query,), 1)
+        heads, values = self._heads.split(layer.qkv(self._normalised(x, layer.pre_attention_norm)))
         attended = step.attend(
             index,
             queries,

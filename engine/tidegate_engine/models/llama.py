@@ -12,7 +12,7 @@ from tidegate_checkpoint.config_json import Json
 from tidegate_engine.compute.kv_cache import PagedStep
 from tidegate_engine.compute.layers import LayerLoader, gated_silu, in_stretches, rms_norm
 from tidegate_engine.compute.linear import Linear
-from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotate, rotation_at
+from tidegate_engine.compute.rope import Rotation, inverse_frequencies, rotation_at
 from tidegate_engine.models.base import HeadCounts
 from tidegate_engine.models.settings import number, rope_scaling
 
@@ -58,11 +58,10 @@ class Llama:
         return self._head(hidden).float()
 
     def _attend(self, index: int, layer: Layer, x: torch.Tensor, rotation: Rotation, step: PagedStep) -> torch.Tensor:
-        rotated, values = self._heads.split(layer.qkv(x))
+        heads, values = self._heads.split(layer.qkv(x))
         if layer.qk_norm is not None:
-            rotated = rms_norm(rotated, layer.qk_norm, self._epsilon)
-        queries, keys = rotate(rotated, rotation).tensor_split((self._heads.num_query,), 1)
-        return layer.output(step.attend(index, queries, keys, values, scale=self._scale, window=layer.window))
+            heads = rms_norm(heads, layer.qk_norm, self._epsilon)
+        return layer.output(step.attend(index, heads, values, rotation, scale=self._scale, window=layer.window))
 
 
 def _load_layer(facts: ModelConfig, heads: HeadCounts, loader: LayerLoader, index: int) -> Layer:

@@ -208,6 +208,8 @@ def test_slices_of_a_gpu_are_not_offered_to_be_joined(accelerator: dict[str, Any
     if not small.is_good:
         assert small.message.startswith("2 devices are asked for; slices or shares of a GPU cannot be joined")
         assert "set accelerator.count to 1" in small.message
+        assert small.fit is not None
+        assert "no node has more" not in small.fit.statement, "it has seven"
 
 
 def test_a_gpu_whose_label_says_that_it_is_a_slice_is_none_to_be_joined_whatever_its_memory_is_said_to_be() -> None:

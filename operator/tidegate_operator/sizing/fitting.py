@@ -3,7 +3,7 @@
 Takes the devices from devices.py, asks tidegate_core.sizing and says its answer in words and in the spec's fields.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tidegate_core.accelerator import Device
@@ -47,13 +47,15 @@ def find_fit(
     if isinstance(devices, UnknownDevice):
         return FitFinding(None, Reason.MEMORY_UNKNOWN, devices.message)
     fit = plan_cached(shape, _spread(pool, shape, devices, experience), demand(pool), storage(pool, shape))
+    if devices.are_parts and not fit.fits:
+        fit = _not_joined(fit)
     device = devices.of(fit.tensor_parallel)
     reason = (
         Reason.DOES_NOT_FIT if not fit.fits
         else Reason.SHRUNK_TO_FIT if fit.context < fit.context_wanted
         else Reason.FITS
     )  # fmt: skip
-    said = "; ".join(filter(None, (_numbers(fit, devices), device.difference)))
+    said = "; ".join(filter(None, (_numbers(fit), device.difference)))
     ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
     message = said + (f". What would help: {ways}" if ways else "")
     return FitFinding(fit, reason, message, device, _basis(pool, shape, device, experience))
@@ -165,14 +167,17 @@ def _option(option: Option | None) -> SizingOption | None:
     return SizingOption(name=option.name, memory_bytes=option.memory_bytes, context=option.context, slots=option.slots)
 
 
-def _numbers(fit: Fit, devices: PoolDevices) -> str:
+def _numbers(fit: Fit) -> str:
     """The statement without its verdict, which is the condition's reason already."""
-    said = fit.statement.removeprefix("fits: ").removeprefix("does not fit: ")
-    if fit.fits or not devices.are_parts:
-        return said
-    if fit.binding_constraint is Constraint.DEVICES:
-        said = f"{fit.tensor_parallel} devices are asked for"
-    return f"{said}; slices or shares of a GPU cannot be joined: one must hold the model"
+    return fit.statement.removeprefix("fits: ").removeprefix("does not fit: ")
+
+
+def _not_joined(fit: Fit) -> Fit:
+    """In other words than those for whole devices: a node may have as many slices, and that helps nobody."""
+    asked = f"does not fit: {fit.tensor_parallel} devices are asked for"
+    said = asked if fit.binding_constraint is Constraint.DEVICES else fit.statement
+    joined = "slices or shares of a GPU cannot be joined: one must hold the model"
+    return replace(fit, statement=f"{said}; {joined}", devices_there=None)
 
 
 def _remedies(pool: InferencePool, fit: Fit) -> tuple[str, ...]:

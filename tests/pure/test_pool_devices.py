@@ -212,6 +212,11 @@ def test_slices_of_a_gpu_are_not_offered_to_be_joined(accelerator: dict[str, Any
         assert "no node has more" not in small.fit.statement, "it has seven"
 
 
+def test_of_a_context_above_the_model_s_nothing_is_said_about_slices() -> None:
+    subject = pool(accelerator={"resource": SLICE}, context={"min": 10**6, "max": 10**6})
+    assert "joined" not in find_fit(subject, shape_of(), (node(resource=SLICE, devices=7),)).message
+
+
 def test_a_gpu_whose_label_says_that_it_is_a_slice_is_none_to_be_joined_whatever_its_memory_is_said_to_be() -> None:
     labels = {"GPU.memory": "9728", "GPU.product": SEVENTH}
     found = find_fit(pool(accelerator={"memory": "10Gi"}), LARGE, (node(devices=7, labels=labels),))

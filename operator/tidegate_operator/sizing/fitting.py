@@ -47,7 +47,7 @@ def find_fit(
     if isinstance(devices, UnknownDevice):
         return FitFinding(None, Reason.MEMORY_UNKNOWN, devices.message)
     fit = plan_cached(shape, _spread(pool, shape, devices, experience), demand(pool), storage(pool, shape))
-    if devices.are_parts and not fit.fits:
+    if devices.are_parts and not fit.fits and fit.binding_constraint is not Constraint.MODEL_CONTEXT:
         fit = _not_joined(fit)
     device = devices.of(fit.tensor_parallel)
     reason = (

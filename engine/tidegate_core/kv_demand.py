@@ -25,6 +25,24 @@ class WindowCap(NamedTuple):
     prefilling: int
 
 
+class _Totals(NamedTuple):
+    """Blocks in all groups of a sequence with so many in each that grows: from a table until all caps are reached."""
+
+    num_growing: int
+    capped: int
+    num_first: int
+    first: list[int]
+
+    @classmethod
+    def of(cls, num_growing: int, caps: Sequence[tuple[int, int]]) -> "_Totals":
+        highest = max([most for _, most in caps], default=0)
+        first = [
+            num_growing * num + sum([num_groups * min(num, most) for num_groups, most in caps])
+            for num in range(highest + 1)
+        ]
+        return cls(num_growing, sum(num_groups * most for num_groups, most in caps), len(first), first)
+
+
 @dataclass(frozen=True)
 class KvDemand:
     """`windows`: one for each group, None where it sees everything. `max_chunk`: prompt tokens of a step at most."""
@@ -69,11 +87,11 @@ class KvDemand:
 
     def each_decoding(self, num_tokens: Sequence[int]) -> list[int]:
         """decoding_blocks() of many sequences."""
-        return self._each(num_tokens, [(cap.num_groups, cap.decoding) for cap in self.caps])
+        return self._each(num_tokens, self._decoding_totals)
 
     def each_prefilling(self, num_tokens: Sequence[int]) -> list[int]:
         """prefilling_blocks() of many sequences."""
-        return self._each(num_tokens, [(cap.num_groups, cap.prefilling) for cap in self.caps])
+        return self._each(num_tokens, self._prefilling_totals)
 
     def fixed_blocks(self) -> int:
         """What a long sequence holds beside the groups that grow."""
@@ -88,14 +106,23 @@ class KvDemand:
         """Tokens, up to `limit`, of the longest sequence that a pool of so many blocks can take from start to end."""
         return bisect_right(range(limit + 1), num_blocks, key=self.prefilling_blocks) - 1
 
-    def _each(self, num_tokens: Sequence[int], caps: Sequence[tuple[int, int]]) -> list[int]:
-        rounding, block_size, num_growing = self.block_size - 1, self.block_size, self.num_growing
-        blocks = [(tokens + rounding) // block_size for tokens in num_tokens]
-        totals = blocks if num_growing == 1 else [num_growing * num for num in blocks]
-        for num_groups, most in caps:
-            capped = [num if num < most else most for num in blocks]  # noqa: FURB136 - faster
-            totals = [total + num_groups * num for total, num in zip(totals, capped, strict=True)]
-        return totals
+    @cached_property
+    def _decoding_totals(self) -> "_Totals":
+        return _Totals.of(self.num_growing, [(cap.num_groups, cap.decoding) for cap in self.caps])
+
+    @cached_property
+    def _prefilling_totals(self) -> "_Totals":
+        return _Totals.of(self.num_growing, [(cap.num_groups, cap.prefilling) for cap in self.caps])
+
+    def _each(self, num_tokens: Sequence[int], totals: "_Totals") -> list[int]:
+        rounding, block_size = self.block_size - 1, self.block_size
+        num_growing, capped, num_first, first = totals
+        if num_first == 1 and num_growing == 1:
+            return [(tokens + rounding) // block_size for tokens in num_tokens]
+        return [
+            first[num] if (num := (tokens + rounding) // block_size) < num_first else num_growing * num + capped
+            for tokens in num_tokens
+        ]
 
     def _covered_blocks(self, window: int, num_queries: int) -> int:
         """Most blocks that so many tokens in a row see, wherever in a block the first one stands."""

@@ -5,6 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler_talks import Talks
 from scripted_engine import ScriptedRunner, collect, engine_of, request_of, run_until_idle
 from tidegate_core.kv_demand import KvDemand
 from tidegate_engine.prefix_chain import DIGEST_BYTES, SALT, TENANT, PrefixChain, hash_link
@@ -13,8 +14,6 @@ from tidegate_engine.runner import NULL_BLOCK
 from tidegate_engine.scheduling.admission import Claim, peak_blocks
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.prefix_cache import PrefixCache
-from tidegate_engine.scheduling.queue import RequestQueue
-from tidegate_engine.scheduling.scheduler import Scheduler
 
 BLOCK_SIZE = 4
 
@@ -132,65 +131,36 @@ def test_the_peak_of_decoding_requests_with_windows_is_exact(decoding, windows, 
         assert peak_blocks(decoding, [], kv, at_least=floor) == max(truth, floor)
 
 
-class Chats:
-    """Random requests with beginnings in common through the scheduler, over groups with and without windows."""
+class AnyBeginnings(Talks):
+    """Beginnings of any length in common, over groups with and without windows."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.windows = rng.choice([(None,), (None, 6, 6), (10,), (None, 17), (None, None, 9)])
+        windows = rng.choice([(None,), (None, 6, 6), (10,), (None, 17), (None, None, 9)])
         block_size = rng.choice([2, 4, 16])
-        self.pool = BlockPool(rng.randint(12, 60), block_size, self.windows, 40, PrefixCache(self.windows, block_size))
-        self.longest = self.pool.kv.longest_sequence(self.pool.num_blocks, 200)
-        self.queue = RequestQueue()
-        self.scheduler = Scheduler(self.pool, self.queue, slots=rng.randint(1, 8))
-        self.num_arrived = 0
-        self.num_hit_tokens = 0
+        pool = BlockPool(rng.randint(12, 60), block_size, windows, 40, PrefixCache(windows, block_size))
+        self.longest = pool.kv.longest_sequence(pool.num_blocks, 200)
+        super().__init__(rng, pool, slots=rng.randint(1, 8), max_chunk=40)
 
-    def arrive(self) -> None:
+    def new_request(self, name: str) -> Request:
         total = self.rng.randint(2, self.longest + 1)
         num_prompt = self.rng.randint(1, total - 1)
         beginning = [self.rng.randint(0, 1)] * self.rng.randint(0, num_prompt)
         prompt = (beginning + [self.rng.randint(0, 1) for _ in range(num_prompt)])[:num_prompt]
-        sampling = SamplingParams(total - num_prompt)
-        self.queue.add(new_request(str(self.num_arrived), prompt, sampling, 0.0))
-        self.num_arrived += 1
-
-    def step(self, stop_chance: float) -> None:
-        step = self.scheduler.schedule(self.scheduler.num_decoding + self.rng.randint(1, 40))
-        assert step.rows, "whenever somebody waits or runs, somebody advances"
-        for request, row in zip(step.requests, step.rows, strict=True):
-            assert row.start == request.num_computed_tokens < row.start + len(row.token_ids) <= request.num_tokens
-            self.scheduler.computed(request, len(row.token_ids), self.rng.randint(0, 1) if row.sampling else None)
-            is_complete = request.num_outputs >= request.sampling.max_tokens
-            if is_complete or (row.sampling and self.rng.random() < stop_chance):
-                self.num_hit_tokens += request.num_cached_tokens
-                self.scheduler.end(request.request_id, None)
-        self.pool.check(self.scheduler.running)
-
-    def run(self) -> None:
-        stop_chance = self.rng.choice([0.0, 0.02, 0.2])
-        num_requests = self.rng.randint(2, 14)
-        while self.scheduler.running or self.queue or self.num_arrived < num_requests:
-            while self.num_arrived < num_requests and self.rng.random() < 0.5:
-                self.arrive()
-            if self.scheduler.running or self.queue:
-                self.step(stop_chance)
-        assert self.pool.num_used == 0
+        return new_request(name, prompt, SamplingParams(total - num_prompt), 0.0)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 10**9))
 def test_with_shared_beginnings_and_windows_nobody_runs_out_of_blocks(seed):
-    Chats(random.Random(seed)).run()  # OutOfBlocks would end it
+    rng = random.Random(seed)
+    AnyBeginnings(rng).run(rng.randint(2, 14))  # OutOfBlocks would end it
 
 
-def test_the_random_chats_do_share():
-    hits = []
-    for seed in range(20):
-        chats = Chats(random.Random(seed))
-        chats.run()
-        hits.append(chats.num_hit_tokens)
-    assert sum(hit > 0 for hit in hits) > 10
+def test_the_random_talks_do_hit():
+    runs = [AnyBeginnings(random.Random(seed)) for seed in range(20)]
+    for talks in runs:
+        talks.run(14)
+    assert sum(any(request.num_cached_tokens for request in talks.ended) for talks in runs) > 10
 
 
 # engines

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from scheduler_talks import Talks
 from tidegate_engine.request import FinishReason, Request, SamplingParams, ServiceClass, Terms, new_request
 from tidegate_engine.scheduling.blocks import BlockPool
 from tidegate_engine.scheduling.prefix_cache import PrefixCache
@@ -67,29 +68,26 @@ class InFull(SharedBlocks):
         return []
 
 
-class Talk:
-    """Random requests over few beginnings through the scheduler alone; what is promised is compared with the tables."""
+class FewBeginnings(Talks):
+    """What is promised is compared with the tables."""
 
     def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
         self.windows = rng.choice([(None,), (None,), (None, None), (None, 9), (None, 6, 6), (7,)])
         block_size = rng.choice([1, 2, 4])
         max_chunk = rng.randint(20, 90)
-        self.pool = BlockPool(
+        pool = BlockPool(
             rng.randint(12, 70) * len(self.windows),
             block_size,
             self.windows,
             max_chunk,
             PrefixCache(self.windows, block_size),
         )
-        self.max_chunk = max_chunk
-        self.queue = RequestQueue()
-        self.scheduler = Scheduler(self.pool, self.queue, slots=rng.randint(2, 12))
+        super().__init__(rng, pool, slots=rng.randint(2, 12), max_chunk=max_chunk)
         self.beginnings = [[rng.randint(0, 1) for _ in range(200)] for _ in range(2)]
         self.spot_share = rng.choice([0.0, 0.0, 0.3])
-        self.num_arrived = self.most_shared = 0
+        self.most_shared = 0
 
-    def arrive(self) -> None:
+    def new_request(self, name: str) -> Request:
         rng = self.rng
         longest = self.pool.kv.longest_sequence(self.pool.num_blocks, 150)
         total = rng.randint(2, longest + 1)
@@ -97,23 +95,10 @@ class Talk:
         begins = rng.choice(self.beginnings)[: rng.choice([0, num_prompt, num_prompt - num_prompt % 8])]
         prompt = (begins + [rng.randint(0, 1) for _ in range(num_prompt)])[:num_prompt]
         terms = Terms(service_class=ServiceClass.SPOT if rng.random() < self.spot_share else ServiceClass.GUARANTEED)
-        self.queue.add(new_request(str(self.num_arrived), prompt, SamplingParams(total - num_prompt), 0.0, terms))
-        self.num_arrived += 1
+        return new_request(name, prompt, SamplingParams(total - num_prompt), 0.0, terms)
 
-    def step(self, stop_chance: float) -> None:
-        decoding = self.scheduler.num_decoding
-        budget = self.rng.randint(1, self.max_chunk)
-        step = self.scheduler.schedule(decoding + budget)
-        assert step.rows, "whenever somebody waits or runs, somebody advances"
-        for request, row in zip(step.requests, step.rows, strict=True):
-            self.scheduler.computed(request, len(row.token_ids), self.rng.randint(0, 1) if row.sampling else None)
-            is_complete = request.num_outputs >= request.sampling.max_tokens
-            if is_complete or (row.sampling and self.rng.random() < stop_chance):
-                self.scheduler.end(request.request_id, FinishReason.STOP)
-        if self.scheduler.running and self.rng.random() < 0.02:
-            self.scheduler.end(self.rng.choice(self.scheduler.running).request_id, FinishReason.ABORT)
-        self.pool.check(self.scheduler.running)
-        assert not any(request.num_preemptions and not request.is_spot for request in self.scheduler.running)
+    def check(self) -> None:
+        super().check()
         self.check_counts()
 
     def check_counts(self) -> None:
@@ -148,13 +133,7 @@ class Talk:
         return num_blocks
 
     def run(self, num_requests: int) -> None:
-        stop_chance = self.rng.choice([0.0, 0.0, 0.02, 0.2])
-        while self.scheduler.running or self.queue or self.num_arrived < num_requests:
-            while self.num_arrived < num_requests and self.rng.random() < 0.5:
-                self.arrive()
-            if self.scheduler.running or self.queue:
-                self.step(stop_chance)
-        assert self.pool.num_used == 0
+        super().run(num_requests)
         shared = self.scheduler._running.shared
         assert (shared.total, shared._segment_of, shared._held) == (0, {}, {})
 
@@ -164,15 +143,16 @@ class Talk:
 @example(501530)  # a small request passes a blocked one when the cache has lost what it was known to have of it
 def test_what_is_counted_once_is_never_needed_twice(seed):
     """OutOfBlocks would end it: a guaranteed request is never preempted."""
-    talk = Talk(random.Random(seed))
-    talk.run(talk.rng.randint(2, 16))
+    rng = random.Random(seed)
+    talks = FewBeginnings(rng)
+    talks.run(rng.randint(2, 16))
 
 
 def test_the_random_talks_do_share():
-    talks = [Talk(random.Random(seed)) for seed in range(20)]
-    for talk in talks:
-        talk.run(16)
-    assert sum(talk.most_shared > 0 for talk in talks) > 6
+    runs = [FewBeginnings(random.Random(seed)) for seed in range(20)]
+    for talks in runs:
+        talks.run(16)
+    assert sum(talks.most_shared > 0 for talks in runs) > 6
 
 
 @pytest.mark.parametrize(("has_credit", "num_running"), [(True, 6), (False, 2)])

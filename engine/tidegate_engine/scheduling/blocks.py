@@ -17,7 +17,8 @@ free + cached + used == total, always. Cached blocks count as free for everybody
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 from tidegate_core.kv_demand import KvDemand
@@ -109,13 +110,19 @@ class BlockPool:
             )
         if num_new:
             tables, taken = holder.block_tables, self._take(num_new)
-            each = num_new // len(tables)
-            holder.block_tables = tuple(
-                [
-                    table + taken[first : first + each]
-                    for table, first in zip(tables, range(0, num_new, each), strict=True)
-                ]
-            )
+            num_groups = len(tables)
+            holder.block_tables = tuple([table + taken[i::num_groups] for i, table in enumerate(tables)])
+
+    def grow_by_block(self, holders: Sequence[BlockHolder], num_tokens: Sequence[int]) -> None:
+        """As grow(), of all that decode and begin a new block with their last token: a dozen a step, hence at once."""
+        for holder, num in zip(holders, num_tokens, strict=True):
+            self.leave_behind(holder, num - 1)
+        num_groups = len(self.kv.windows)
+        if holders:
+            taken = self._take(num_groups * len(holders))
+            for number, holder in enumerate(holders):
+                tables, first = holder.block_tables, number * num_groups
+                holder.block_tables = tuple([table + taken[i : i + 1] for i, table in enumerate(tables, first)])
 
     def leave_behind(self, holder: BlockHolder, start: int) -> None:
         """Frees the blocks that nothing computed from position `start` on will see."""
@@ -128,8 +135,7 @@ class BlockPool:
     def release(self, holder: BlockHolder) -> None:
         """Takes all blocks back; a second release finds no table and does nothing."""
         tables, holder.block_tables = holder.block_tables, ()
-        for table in tables:
-            self._give_back(table)
+        self._give_back(side_by_side(tables))
 
     def hash_tokens(self, request: Request) -> None:
         """Hashes what the request has. Slow for long prompts: whoever submits a request calls it in its own thread."""
@@ -149,9 +155,7 @@ class BlockPool:
         if self._prefixes is None or request.block_tables or request.sampling.num_prompt_logprobs is not None:
             return request.block_tables
         chain = self._chain(request)
-        if chain.looked_up_at != self._prefixes.num_changes:
-            self._look_up_now(self._prefixes, chain, request)
-        return self._prefixes.tables(chain, request.num_hit_tokens // self.block_size)
+        return self._prefixes.tables(chain, self._looked_up(self._prefixes, chain, request))
 
     def reuse(self, request: Request) -> None:
         """Puts the cached blocks of an admitted request into its tables and counts their tokens as computed."""
@@ -159,7 +163,7 @@ class BlockPool:
             return
         chain = self._chain(request)
         may_hit = request.sampling.num_prompt_logprobs is None
-        num_blocks = self._look_up_now(self._prefixes, chain, request) if may_hit else 0
+        num_blocks = self._looked_up(self._prefixes, chain, request) if may_hit else 0
         chain.num_kept = num_blocks
         chain.looked_up_at = -1
         request.num_computed_tokens, request.num_hit_tokens = request.num_hit_tokens, 0
@@ -214,6 +218,12 @@ class BlockPool:
             request.prefix_chain = self._prefixes.chain(request.terms)
         return request.prefix_chain
 
+    def _looked_up(self, prefixes: PrefixCache, chain: PrefixChain, request: Request) -> int:
+        """Blocks that are cached for it right now."""
+        if chain.looked_up_at == prefixes.num_changes:
+            return request.num_hit_tokens // self.block_size
+        return self._look_up_now(prefixes, chain, request)
+
     def _look_up_now(self, prefixes: PrefixCache, chain: PrefixChain, request: Request) -> int:
         """The last token is always computed: somebody has to tell what comes after it."""
         most_blocks = (request.num_tokens - 1) // self.block_size
@@ -230,7 +240,8 @@ class BlockPool:
         del free[-num_blocks:]
         if len(taken) < num_blocks:
             assert self._prefixes is not None
-            evicted = [self._cached.popitem(last=False)[0] for _ in range(num_blocks - len(taken))]
+            oldest, num_evicted = self._cached.popitem, num_blocks - len(taken)
+            evicted = [oldest(False)[0] for _ in range(num_evicted)]  # not the last
             self._prefixes.forget(evicted)
             taken += evicted
         for block in taken:
@@ -245,21 +256,21 @@ class BlockPool:
                     del self._cached[block]
 
     def _forget_unseen(self, holder: BlockHolder, groups: tuple[int, ...], num_unseen: int) -> None:
-        tables = list(holder.block_tables)
+        tables, nulls = list(holder.block_tables), (NULL_BLOCK,) * num_unseen
         first = num_unseen - 1
         while first and tables[groups[0]][first - 1] != NULL_BLOCK:
             first -= 1
+        self._give_back(side_by_side([tables[group][first:num_unseen] for group in groups]))
         for group in groups:
-            self._give_back(tables[group][first:num_unseen])
-            tables[group] = (NULL_BLOCK,) * num_unseen + tables[group][num_unseen:]
+            tables[group] = nulls + tables[group][num_unseen:]
         holder.block_tables = tuple(tables)
 
-    def _give_back(self, blocks: tuple[int, ...]) -> None:
+    def _give_back(self, blocks: Sequence[int]) -> None:
         """Ends first: so the end of a sequence is evicted before its beginning, which more requests have in common."""
         num_tables, known = self._num_tables, self._known
         for block in reversed(blocks):
             if block == NULL_BLOCK:
-                return  # only further ones come
+                continue
             num_left = num_tables[block] - 1
             assert num_left >= 0, f"KV block {block} was free already"
             num_tables[block] = num_left
@@ -269,6 +280,15 @@ class BlockPool:
                 self._cached[block] = None
             else:
                 self._free.append(block)
+
+
+def side_by_side(tables: Sequence[Sequence[int]]) -> Sequence[int]:
+    """By position, and at each position by group.
+
+    So blocks that were taken together go and are evicted together: a hit needs all groups, and looking in few places
+    of the index is fast.
+    """
+    return tables[0] if len(tables) == 1 else list(chain.from_iterable(zip(*tables, strict=True)))
 
 
 def blocks_for(num_tokens: int, block_size: int) -> int:

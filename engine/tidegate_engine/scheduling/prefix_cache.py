@@ -9,6 +9,7 @@ beginning, so a hit is as long as all groups can serve:
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tidegate_engine.prefix_chain import Hash, PrefixChain, hash_link
 from tidegate_engine.request import Terms
@@ -28,6 +29,13 @@ class _Entry:
         self.num_blocks = 0
 
 
+class _Needed(NamedTuple):
+    """Groups with the same window, and the first block that the token after a hit sees of them."""
+
+    first: int
+    groups: list[int]
+
+
 class PrefixCache:
     """An index over blocks of the pool, never larger than it; the pool decides what stays."""
 
@@ -39,7 +47,10 @@ class PrefixCache:
         self._entries: dict[bytes, _Entry] = {}
         self.known: dict[int, _Entry] = {}  # by block
         self._growing = [group for group, window in enumerate(windows) if window is None]
-        self._capped = {group: window for group, window in enumerate(windows) if window is not None}
+        self._window_groups = [
+            (window, [group for group, other in enumerate(windows) if other == window])
+            for window in sorted({window for window in windows if window is not None}, reverse=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.known)
@@ -56,7 +67,7 @@ class PrefixCache:
         entry = self._entries.get(chain.digests[number])
         if entry is None:
             entry = self._entries[chain.digests[number]] = _Entry(chain, number, len(self._windows))
-        elif entry.num_blocks == len(blocks) or not _is_block(entry, chain, number):
+        elif entry.num_blocks == len(blocks) or self._entry(chain, number) is None:
             return
         stored, before = entry.blocks, entry.num_blocks
         for group, block in enumerate(blocks):
@@ -67,49 +78,60 @@ class PrefixCache:
         self.num_changes += entry.num_blocks - before
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """They are about to hold something else."""
-        known = self.known
+        """They are about to hold something else. Hundreds a step where there are many groups."""
+        take_out, entries = self.known.pop, self._entries
         self.num_changes += len(blocks)
         for block in blocks:
-            entry = known.pop(block)
-            entry.blocks[entry.blocks.index(block)] = NULL_BLOCK
+            entry = take_out(block)
+            if entry.num_blocks == 1:
+                del entries[entry.digest]
+                continue
+            stored = entry.blocks
+            stored[stored.index(block)] = NULL_BLOCK
             entry.num_blocks -= 1
-            if not entry.num_blocks:
-                del self._entries[entry.digest]
 
     def longest_hit(self, chain: PrefixChain, most_blocks: int) -> int:
         """Blocks of the longest beginning that all groups have: of a group with a window what its next token sees."""
-        num_blocks = self._contiguous(chain, min(most_blocks, len(chain.digests)))
-        while num_blocks and self._capped:
-            missing = self._last_missing(chain, num_blocks)
-            if missing is None:
-                break
-            num_blocks = missing
-        return num_blocks
+        entries = self._contiguous(chain, min(most_blocks, len(chain.digests)))
+        return self._seen_by_windows(entries) if self._window_groups else len(entries)
 
-    def _contiguous(self, chain: PrefixChain, most_blocks: int) -> int:
-        """Blocks from the start on that all groups without a window have."""
-        if not self._growing:
-            return most_blocks
+    def _contiguous(self, chain: PrefixChain, most_blocks: int) -> list[_Entry | None]:
+        """What is there from the start on, as far as all groups without a window have it."""
+        found: list[_Entry | None] = []
+        num_groups, growing = len(self._windows), self._growing
         for number in range(most_blocks):
             entry = self._entry(chain, number)
-            if entry is None or any(entry.blocks[group] == NULL_BLOCK for group in self._growing):
-                return number
-        return most_blocks
+            if growing:
+                if entry is None:
+                    break
+                if entry.num_blocks < num_groups and NULL_BLOCK in [entry.blocks[group] for group in growing]:
+                    break
+            found.append(entry)
+        return found
 
-    def _last_missing(self, chain: PrefixChain, num_blocks: int) -> int | None:
-        """The last block that the windows after so many blocks need and do not have: a hit must end before it."""
-        firsts = [(group, self._first_needed(num_blocks, window)) for group, window in self._capped.items()]
-        num_groups = len(self._windows)
-        for number in range(num_blocks - 1, min(first for _, first in firsts) - 1, -1):
-            entry = self._entry(chain, number)
-            if entry is None:
-                return number
-            if entry.num_blocks < num_groups:
-                for group, first in firsts:
-                    if first <= number and entry.blocks[group] == NULL_BLOCK:
-                        return number
-        return None
+    def _seen_by_windows(self, entries: Sequence[_Entry | None]) -> int:
+        """Of so many blocks: a hit ends before the last block that a window after it would need and does not have."""
+        num_blocks = number = len(entries)
+        needed = self._needed(num_blocks)
+        while number > needed[0].first:
+            number -= 1
+            if self._is_missing(entries[number], number, needed):
+                num_blocks = number
+                needed = self._needed(num_blocks)
+        return num_blocks
+
+    def _needed(self, num_blocks: int) -> list[_Needed]:
+        """What windows see after so many blocks, the widest window first."""
+        return [_Needed(self._first_needed(num_blocks, window), groups) for window, groups in self._window_groups]
+
+    def _is_missing(self, entry: _Entry | None, number: int, needed: Sequence[_Needed]) -> bool:
+        if entry is None:
+            return True
+        if entry.num_blocks == len(self._windows):
+            return False
+        return any(
+            first <= number and NULL_BLOCK in [entry.blocks[group] for group in groups] for first, groups in needed
+        )
 
     def tables(self, chain: PrefixChain, num_blocks: int) -> tuple[tuple[int, ...], ...]:
         """The blocks of a hit, by group; NULL_BLOCK where its window has passed."""
@@ -117,18 +139,16 @@ class PrefixCache:
         tables = []
         for group, window in enumerate(self._windows):
             first = self._first_needed(num_blocks, window)
-            tables.append((NULL_BLOCK,) * first + tuple(entry.blocks[group] for entry in entries[first:] if entry))
+            tables.append((NULL_BLOCK,) * first + tuple([entry.blocks[group] for entry in entries[first:] if entry]))
         return tuple(tables)
 
     def _entry(self, chain: PrefixChain, number: int) -> _Entry | None:
-        entry = self._entries.get(chain.digests[number])
-        return entry if entry and _is_block(entry, chain, number) else None
+        digests = chain.digests
+        entry = self._entries.get(digests[number])
+        if entry is None or entry.content != chain.contents[number]:
+            return None
+        return entry if entry.parent == (digests[number - 1] if number else chain.root) else None
 
     def _first_needed(self, num_blocks: int, window: int | None) -> int:
         """The first of so many blocks that the token after them sees."""
         return 0 if window is None else max(0, num_blocks * self._block_size - window + 1) // self._block_size
-
-
-def _is_block(entry: _Entry, chain: PrefixChain, number: int) -> bool:
-    parent = chain.digests[number - 1] if number else chain.root
-    return entry.content == chain.contents[number] and entry.parent == parent

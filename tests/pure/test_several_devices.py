@@ -9,6 +9,7 @@ import pytest
 from pools import IDLE, NOW, SETTINGS, inspected, pod, pool, pool_manifest, settled, stored
 from restricted import violations
 from shapes import full_layers, shape_of
+from tidegate_cli.cluster import explain
 from tidegate_cli.cluster.planning import World, plan_there
 from tidegate_cli.cluster.status import to_table
 from tidegate_core.inspected import Inspected
@@ -162,8 +163,9 @@ def test_status_has_the_terms_of_one_device_and_says_how_many() -> None:
     assert (shown.tensor_parallel, shown.memory_bytes) == (2, 81559 * MIB)
     assert shown.collectives_bytes
     assert shown.weight_bytes < 0.51 * LARGE.num_parameters * 2
-    told = to_table(stored({**pool_manifest(accelerator={}), "status": new.to_wire()}), [], NOW)
-    assert "2 x 79.65 GiB, nvidia.com/gpu" in told
+    known = stored({**pool_manifest(accelerator={}), "status": new.to_wire()})
+    assert "2 x 79.65 GiB, nvidia.com/gpu" in to_table(known, [], NOW)
+    assert f"{shown.slots} slots a replica of 2 devices" in explain.to_table(known, [], NOW)
 
 
 def test_what_engines_on_two_devices_measured_says_nothing_about_one_or_four() -> None:

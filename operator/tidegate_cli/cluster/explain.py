@@ -14,7 +14,7 @@ from tidegate_cli.cluster.columns import age, section
 from tidegate_cli.cluster.status import replica_table
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.spec import ScalingMode
-from tidegate_operator.api.status import ScalingEvent
+from tidegate_operator.api.status import ScalingEvent, SizingStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 
 
@@ -72,12 +72,17 @@ def _rules(pool: InferencePool) -> list[str]:
     rules = []
     if pool.spec.scaling.mode is ScalingMode.AUTO:
         hold = pool.spec.scaling.scale_down_hold_seconds
-        slots = "" if pool.status.sizing is None else f"; {pool.status.sizing.slots:,} slots a replica"
+        slots = "" if pool.status.sizing is None else f"; {_replica(pool.status.sizing)}"
         rules.append(f"between {low} and {high} replicas; one leaves when fewer were enough for {hold} s")
         rules.append(f"first token within {objectives.ttft_milliseconds} ms{slots}")
     if limit := _limit(pool):
         rules.append(limit)
     return rules
+
+
+def _replica(sizing: SizingStatus) -> str:
+    several = f" of {sizing.tensor_parallel} devices" if sizing.tensor_parallel > 1 else ""
+    return f"{sizing.slots:,} slots a replica{several}"
 
 
 def _limit(pool: InferencePool) -> str | None:

@@ -29,7 +29,7 @@ down: install ## remove what `make up` left (NAME=net-200 where several are up)
 .PHONY: test
 test: check machine ## everything a change must pass (root)
 	$(PYTEST) tests $(PARALLEL)
-	$(PYTEST) e2e $(PARALLEL)
+	$(PYTEST) e2e $(PARALLEL) --no-loadscope-reorder
 
 .PHONY: test-fast
 test-fast: check machine ## the same without e2e

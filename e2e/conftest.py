@@ -1,10 +1,11 @@
 """Fixtures of the scenarios: a real cluster with a node, its images, the operator, and a restricted namespace per test.
 
 One operator is installed for all of them. Which engines it deploys is a value of its chart, so scenarios ask for
-`torch_engines` or `sim_engines`; those that simulate come last, which leaves one upgrade in a session.
+`torch_engines` or `sim_engines`; those that simulate come last, which leaves one upgrade in a session of a worker.
 """
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,12 @@ from e2e.installation.namespaces import RESTRICTED, namespace_of_pools
 from e2e.installation.operator import Installation
 
 __all__ = ["cluster", "engine_image", "images", "no_foreign_clusters", "operator_image"]
+
+# Folders in the order in which workers take them: those of `torch_engines` first, then the longest, so that none of the
+# workers is left alone with a long one at the end. Folders that are not named here come last.
+ORDER = (
+    "first_pool", "interruptions", "bad_model", "node_loss", "gpu_scaling", "rollout", "lifecycle", "cluster_itself",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -55,7 +62,14 @@ def pools_namespace(cluster: Cluster) -> Iterator[str]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: "sim_engines" in getattr(item, "fixturenames", ()))
+    """See ORDER; in a folder, too, scenarios that simulate come last."""
+    places = {folder: place for place, folder in enumerate(ORDER)}
+
+    def place(item: pytest.Item) -> tuple[int, Path, bool]:
+        simulates = "sim_engines" in getattr(item, "fixturenames", ())
+        return places.get(item.path.parent.name, len(ORDER)), item.path, simulates
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,21 +1,25 @@
-"""The way to a running API server of ours: kubectl, kubeconfigs, namespaces.
+"""The way to a running API server of ours: kubectl, requests, kubeconfigs, namespaces.
 
 What tests, the demo and diagnostics hold. Every call names the cluster's own kubeconfig, so contexts of the user are
 out of reach.
 """
 
-import json
 import os
 import subprocess
+import time
 import uuid
 from pathlib import Path
 
 from e2e.cluster.environment import clean_environment
-from e2e.cluster.errors import KubectlFailed
+from e2e.cluster.errors import ClusterFailed, KubectlFailed
 from e2e.cluster.pki import Authority, write_private
+from e2e.cluster.requests import Requests
 from e2e.cluster.spec import ClusterSpec
 
 KUBECTL_SECONDS = 120.0
+ACCOUNT_SECONDS = 60.0
+POLL_SECONDS = 0.02
+NAMESPACES = "/api/v1/namespaces"
 
 
 class ApiAccess:
@@ -23,6 +27,7 @@ class ApiAccess:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self.spec = spec
+        self.requests = Requests(spec)
 
     @property
     def url(self) -> str:
@@ -63,17 +68,22 @@ class ApiAccess:
 
     def create_namespace(self, name: str, labels: dict[str, str]) -> None:
         """Returns once pods can be created there: the controllers have made its default ServiceAccount."""
-        manifest = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
-        self.kubectl("create", "-f", "-", input=json.dumps(manifest))
-        self.kubectl("wait", "--for=create", "serviceaccount/default", "--namespace", name, "--timeout=60s")
+        self.requests.create(NAMESPACES, {"metadata": {"name": name, "labels": labels}})
+        deadline = time.monotonic() + ACCOUNT_SECONDS
+        while self.requests.find(f"{NAMESPACES}/{name}/serviceaccounts/default") is None:
+            if time.monotonic() > deadline:
+                raise ClusterFailed(f"namespace {name} had no default ServiceAccount in {ACCOUNT_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
 
     def delete_namespace(self, name: str) -> None:
         """Returns at once; the controllers go on. One that is gone already is fine."""
-        self.kubectl("delete", "namespace", name, "--wait=false", "--ignore-not-found")
+        self.requests.delete(f"{NAMESPACES}/{name}")
 
     def service_account_token(self, name: str, namespace: str, *, hours: int = 2) -> str:
         """A token for an existing ServiceAccount."""
-        return self.kubectl("create", "token", name, "--namespace", namespace, f"--duration={hours}h").strip()
+        request = {"spec": {"expirationSeconds": hours * 3600}}
+        answer = self.requests.create(f"{NAMESPACES}/{namespace}/serviceaccounts/{name}/token", request)
+        return str(answer["status"]["token"])
 
     def service_account_kubeconfig(self, name: str, namespace: str) -> Path:
         """A kubeconfig with which a client has exactly the rights of an existing ServiceAccount."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from e2e.cluster import detached
-from e2e.cluster.access import ApiAccess
+from e2e.cluster.access import NAMESPACES, ApiAccess
 from e2e.cluster.binary import kube_binary
 from e2e.cluster.errors import MissingTool
 from e2e.cluster.images import BuiltImage
@@ -103,8 +103,8 @@ class Cluster(ApiAccess):
 
     def delete_namespace(self, name: str) -> None:
         """With its volumes and without waiting."""
-        self.kubectl("delete", "pod", "--all", "--namespace", name, "--grace-period=1", "--wait=false")
-        self.kubectl("delete", "persistentvolume", "--selector", f"{NAMESPACE_LABEL}={name}", "--wait=false")
+        self.requests.delete(f"{NAMESPACES}/{name}/pods", grace_seconds=1)
+        self.requests.delete("/api/v1/persistentvolumes", labelSelector=f"{NAMESPACE_LABEL}={name}")
         super().delete_namespace(name)
 
     def stop(self) -> None:

@@ -5,7 +5,8 @@ ClusterError
 ├── BuildFailed     the Kubernetes components did not compile: read the compiler's lines
 ├── ClusterFailed   a cluster did not come up or broke: read the log lines in the message
 ├── NoFreeSlot      too many clusters run side by side: take one down
-└── KubectlFailed   the API server refused, or kubectl could not reach it
+├── KubectlFailed   the API server refused, or kubectl could not reach it
+└── ApiRefused      the same of a request without kubectl
 """
 
 
@@ -31,3 +32,11 @@ class NoFreeSlot(ClusterError):
 
 class KubectlFailed(ClusterError):
     """kubectl ended with an error; the message holds its words."""
+
+
+class ApiRefused(ClusterError):
+    """A request was refused with this HTTP status, or got no answer (None); the message holds the server's words."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status

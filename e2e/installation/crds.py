@@ -1,6 +1,5 @@
 """Waiting for resources to be served. `kubectl wait` fails on a CRD that has no conditions yet, so it is asked here."""
 
-import json
 from functools import partial
 
 from e2e.cluster.access import ApiAccess
@@ -17,6 +16,6 @@ def wait_for_crds(access: ApiAccess, *names: str) -> None:
 
 
 def _is_established(access: ApiAccess, name: str) -> bool:
-    crd = json.loads(access.kubectl("get", "crd", name, "-o", "json"))
+    crd = access.requests.find(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}") or {}
     conditions = crd.get("status", {}).get("conditions") or ()  # null at first
     return any((each["type"], each["status"]) == ("Established", "True") for each in conditions)

@@ -14,15 +14,16 @@ from e2e.installation.chart import Manifest, render_chart
 from e2e.installation.crds import wait_for_crds
 from e2e.installation.namespaces import RESTRICTED
 from e2e.installation.polling import wait_for
-from e2e.installation.pool import KIND
 from e2e.installation.quiescence import moved_in_resyncs
 from e2e.installation.versions import resource_versions
+from tidegate_operator.resources import POD, POOL
 
 NAMESPACE = "tidegate-system"
 RELEASE = "tidegate"
 READY_SECONDS = 90.0
 RESYNC_SECONDS = 1.0  # a pool is looked at this often although nothing happened: what quiescence is tested with
 ENGINE_CONTAINER = "engine"
+PRICES = {"cpu": "0.05", "nvidia.com/gpu": "2.5"}  # of an hour
 
 
 class Installation:
@@ -43,6 +44,7 @@ class Installation:
             "engine": {"image": engine_image, "podTemplatePatch": environment_patch(ENGINE_CONTAINER)},
             "reconcile": {"resyncSeconds": RESYNC_SECONDS},
             "scrape": {"intervalSeconds": 1, "idleIntervalSeconds": RESYNC_SECONDS},
+            "prices": {"perHour": PRICES},
         }
         cluster.create_namespace(NAMESPACE, RESTRICTED)
         installation = cls(cluster, values)
@@ -86,9 +88,10 @@ class Installation:
     def uninstalled(self) -> Iterator[None]:
         """As `helm uninstall` leaves a cluster: what the chart marks as kept stays, the CRD for one."""
         manifests = self._render(self._engine)
-        names = [f"{each['kind']}/{each['metadata']['name']}" for each in manifests if not _is_kept(each)]
-        for name in names:
-            self.cluster.kubectl("delete", name, "--namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s")
+        gone = _listed([each for each in manifests if not _is_kept(each)])
+        self.cluster.kubectl(
+            "delete", "--namespace", NAMESPACE, "--ignore-not-found", "--timeout=60s", "-f", "-", input=gone
+        )
         wait_for("the end of the operator's pod", lambda: not self._pods(), READY_SECONDS)
         try:
             yield
@@ -98,7 +101,7 @@ class Installation:
 
     def moved_in_resyncs(self, namespace: str) -> set[str]:
         """What the operator writes although nothing happens; see quiescence.py."""
-        pools = self.cluster.kubectl("get", KIND, "--all-namespaces", "-o", "name").split()
+        pools = self.cluster.requests.get(POOL.path(None))["items"]
         return moved_in_resyncs(
             lambda: resource_versions(self.cluster, namespace), self.num_reconciles, num_pools=len(pools)
         )
@@ -124,8 +127,7 @@ class Installation:
         return render_chart(values, release=RELEASE, namespace=NAMESPACE)
 
     def _apply(self, manifests: list[Manifest]) -> None:
-        document = json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
-        self.cluster.kubectl("apply", "--server-side", "--namespace", NAMESPACE, "-f", "-", input=document)
+        self.cluster.kubectl("apply", "--server-side", "--namespace", NAMESPACE, "-f", "-", input=_listed(manifests))
 
     def _scale(self, num_replicas: int) -> None:
         self.cluster.kubectl("scale", f"deployment/{RELEASE}", f"--replicas={num_replicas}", "--namespace", NAMESPACE)
@@ -144,13 +146,17 @@ class Installation:
         return pod
 
     def _pods(self) -> list[dict[str, Any]]:
-        text = self.cluster.kubectl("get", "pods", "--namespace", NAMESPACE, "--selector", self._selector, "-o", "json")
-        pods: list[dict[str, Any]] = json.loads(text)["items"]
+        listed = self.cluster.requests.get(POD.path(NAMESPACE), labelSelector=self._selector)
+        pods: list[dict[str, Any]] = listed["items"]
         return pods
 
     @property
     def _selector(self) -> str:
         return f"app.kubernetes.io/instance={RELEASE}"
+
+
+def _listed(manifests: list[Manifest]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": manifests})
 
 
 def _is_kept(manifest: Manifest) -> bool:

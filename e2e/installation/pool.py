@@ -13,9 +13,12 @@ from e2e.installation.engines import EnginePod
 from e2e.installation.polling import wait_for
 from tests.real_model import gemma_gguf
 from tidegate_core.telemetry import API_PORT
+from tidegate_operator.resources import CHILDREN, POD, POOL, SERVICE, Resource
 
 KIND = "inferencepools.tidegate.dev"
-CHILD_KINDS = "deployments,replicasets,pods,services,endpointslices,serviceaccounts,configmaps,controllerrevisions,jobs"
+REPLICA_SET = Resource("apps", "v1", "replicasets", "ReplicaSet")
+ENDPOINT_SLICE = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
+OWNED = (*CHILDREN, POD, REPLICA_SET, ENDPOINT_SLICE)  # by a pool or by what it owns
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,7 @@ class Pool:
         return cls(cluster, namespace, yaml.safe_load(manifest)["metadata"]["name"])
 
     def get(self) -> dict[str, Any]:
-        text = self.cluster.kubectl("get", KIND, self.name, "--namespace", self.namespace, "-o", "json")
-        pool: dict[str, Any] = json.loads(text)
-        return pool
+        return self.cluster.requests.get(POOL.path(self.namespace, self.name))
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = self.get().get("status", {})
@@ -65,18 +66,19 @@ class Pool:
 
     def wait_until_nothing_is_left(self, *, timeout_seconds: float = 90.0) -> None:
         """Until no object carries the deleted pool's label any more."""
-        selector = ("--namespace", self.namespace, "--selector", f"tidegate.dev/pool={self.name}", "-o", "name")
+        selector = f"tidegate.dev/pool={self.name}"
 
         def is_gone() -> bool:
-            return not self.cluster.kubectl("get", CHILD_KINDS, *selector)
+            paths = (each.path(self.namespace) for each in OWNED)
+            return not any(self.cluster.requests.get(path, labelSelector=selector)["items"] for path in paths)
 
         wait_for(f"the end of all that belonged to {self.name}", is_gone, timeout_seconds)
 
     def engines(self) -> list[EnginePod]:
         """Its engine pods, those that leave included."""
         selector = f"tidegate.dev/pool={self.name},tidegate.dev/role=engine"
-        text = self.cluster.kubectl("get", "pods", "--namespace", self.namespace, "--selector", selector, "-o", "json")
-        return [EnginePod.of(pod) for pod in json.loads(text)["items"]]
+        pods = self.cluster.requests.get(POD.path(self.namespace), labelSelector=selector)
+        return [EnginePod.of(pod) for pod in pods["items"]]
 
     def patch(self, **spec: Any) -> None:
         """Replaces these parts of its spec, as a user's `kubectl patch` does."""
@@ -87,10 +89,8 @@ class Pool:
 
     def url(self) -> str:
         """Base URL of the OpenAI API through the Service, as this machine reaches it."""
-        address = self.cluster.kubectl(
-            "get", "service", self.name, "--namespace", self.namespace, "-o", "jsonpath={.spec.clusterIP}"
-        )
-        return f"http://{address}:{API_PORT}/v1"
+        service = self.cluster.requests.get(SERVICE.path(self.namespace, self.name))
+        return f"http://{service['spec']['clusterIP']}:{API_PORT}/v1"
 
     def scaling_history(self) -> list[dict[str, Any]]:
         """Newest first."""

@@ -79,9 +79,9 @@ class Gemma3:
         heads, values = self._heads.split(layer.qkv(self._normalised(x, layer.pre_attention_norm)))
         attended = step.attend(
             index,
-            queries,
-            keys,
+            self._normalised(heads, layer.qk_norm),
             values,
+            rotation,
             scale=self._scale,
             window=layer.window,
             softcap=self._attention_softcap,

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from kubernetes import client, config
-
+from e2e.cluster.errors import ApiRefused
+from e2e.cluster.requests import Json, Requests
 from fake_engines import FakeEngines
-from tidegate_operator.labels import DOWNLOAD_ROLE, INSPECTION_ROLE, POOL_LABEL, ROLE_LABEL
+from pod_watch import PodWatch
+from tidegate_operator.labels import DOWNLOAD_ROLE, INSPECTION_ROLE, ROLE_LABEL
 
 POLL_SECONDS = 0.05
 
@@ -33,24 +33,23 @@ class Kubelet:
     """`ending` None: inspections run for ever. `starts_engines` False: engine pods stay pending."""
 
     namespace: str
-    api: client.CoreV1Api
+    requests: Requests
+    pods: PodWatch
     engines: FakeEngines
     ending: Ending | None = None
     starts_engines: bool = True
     becomes_ready: bool = True
     engine_ending: Ending | None = None  # new engine pods end so again and again
     download_ending: Ending = Ending(0, "")
+    _written: dict[str, int] = field(default_factory=dict)  # resourceVersions: what is older is from before our words
     _stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         while not self._stop.wait(POLL_SECONDS):
-            pods = self.api.list_namespaced_pod(self.namespace, label_selector=POOL_LABEL).items
-            for pod in pods:
-                try:
-                    self._tend(pod.to_dict())
-                except client.exceptions.ApiException as error:
-                    if error.status not in (404, 409):
-                        raise
+            for pod in self.pods.of(self.namespace):
+                metadata = pod["metadata"]
+                if int(metadata["resourceVersion"]) >= self._written.get(metadata["name"], 0):
+                    self._tend(pod)
 
     def stop(self) -> None:
         self._stop.set()
@@ -75,22 +74,31 @@ class Kubelet:
                 self._write(name, _running(engine.ip, is_ready=is_ready))
 
     def _write(self, name: str, status: dict[str, Any]) -> None:
-        self.api.patch_namespaced_pod_status(name, self.namespace, {"status": status})
+        try:
+            pod = self.write_status(name, status)
+        except ApiRefused as error:
+            if error.status not in (404, 409):  # gone, or changed meanwhile
+                raise
+        else:
+            self._written[name] = int(pod["metadata"]["resourceVersion"])
+
+    def write_status(self, name: str, status: dict[str, Any]) -> Json:
+        """What a test wants to be said of a pod."""
+        return self.requests.patch(f"/api/v1/namespaces/{self.namespace}/pods/{name}/status", {"status": status})
 
 
 @contextmanager
-def kubelet(kubeconfig: Path, namespace: str, engines: FakeEngines, ending: Ending | None) -> Iterator[Kubelet]:
-    configuration = client.Configuration()
-    config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-    with client.ApiClient(configuration) as api_client:
-        stand_in = Kubelet(namespace, client.CoreV1Api(api_client), engines, ending)
-        thread = threading.Thread(target=stand_in.run, name="kubelet", daemon=True)
-        thread.start()
-        try:
-            yield stand_in
-        finally:
-            stand_in.stop()
-            thread.join(10)
+def kubelet(
+    requests: Requests, pods: PodWatch, namespace: str, engines: FakeEngines, ending: Ending | None
+) -> Iterator[Kubelet]:
+    stand_in = Kubelet(namespace, requests, pods, engines, ending)
+    thread = threading.Thread(target=stand_in.run, name="kubelet", daemon=True)
+    thread.start()
+    try:
+        yield stand_in
+    finally:
+        stand_in.stop()
+        thread.join(10)
 
 
 def _now() -> str:

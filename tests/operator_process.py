@@ -4,8 +4,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,14 +13,14 @@ from typing import Any
 
 from e2e.cluster.access import ApiAccess
 from e2e.installation.quiescence import moved_in_resyncs
+from operator_forks import ROOT, OperatorForks, OperatorProcess
 from tidegate_operator.errors import NotFound
 from tidegate_operator.kube import ApiServer
 from tidegate_operator.rbac import CLUSTER_RULES, ELECTION_RULES, NAMESPACED_RULES, Rule, manifest
 from tidegate_operator.report.events import CONTROLLER
-from tidegate_operator.resources import CHILDREN, EVENT, POD, POOL, Resource
+from tidegate_operator.resources import CHILDREN, EVENT, POD, POOL, Resource, resource_of
 from waiting import eventually
 
-ROOT = Path(__file__).parent.parent
 CRD_FILE = ROOT / "crds" / "inferencepools.tidegate.dev.yaml"
 NAME = "tidegate-operator"
 WATCHED_KINDS = ",".join(each.plural for each in (POOL, *CHILDREN, POD, EVENT))
@@ -38,12 +36,13 @@ class OperatorUnderTest:
     """Start and stop it as often as the test needs."""
 
     access: ApiAccess
+    forks: OperatorForks
     namespace: str
     folder: Path
     kubeconfig: Path
     settings: dict[str, str]
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: OperatorProcess | None = None
     client: ApiServer = field(init=False)
     _log: Path = field(init=False)
 
@@ -58,15 +57,8 @@ class OperatorUnderTest:
 
     def launch(self) -> None:
         self.port = _free_port()
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'engine'}",
-            "TIDEGATE_PORT": str(self.port),
-            **self.settings,
-        }
-        command = [sys.executable, "-m", "tidegate_operator", "--kubeconfig", str(self.kubeconfig)]
-        with self._log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        environment = {"PATH": os.environ["PATH"], "TIDEGATE_PORT": str(self.port), **self.settings}
+        self.process = self.forks.start(["--kubeconfig", str(self.kubeconfig)], environment, self._log)
 
     def stop(self, signum: int = signal.SIGTERM) -> int:
         """Exit status."""
@@ -75,6 +67,12 @@ class OperatorUnderTest:
         status = self.process.wait(20)
         self.process = None
         return status
+
+    def end(self) -> None:
+        """At the end of a test, however it went."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(10)
 
     def is_ready(self) -> bool:
         assert self.process is not None
@@ -92,8 +90,15 @@ class OperatorUnderTest:
 
     def metric(self, start: str) -> float:
         """Sum of the samples whose line starts so."""
+        return sum(self._samples(start))
+
+    def watch_ages(self) -> list[float]:
+        """Seconds since anything was heard of a kind, of each."""
+        return self._samples("tidegate_operator_watch_age_seconds{")
+
+    def _samples(self, start: str) -> list[float]:
         lines = self._get("/metrics").splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+        return [float(line.rpartition(" ")[2]) for line in lines if line.startswith(start)]
 
     def resident_bytes(self) -> int:
         assert self.process is not None
@@ -128,8 +133,11 @@ class OperatorUnderTest:
         return answer if name else [{**kind, **item} for item in answer["items"]]
 
     def apply(self, manifest: dict[str, Any]) -> None:
-        self.access.kubectl("apply", "--server-side", "--field-manager=user", "--force-conflicts",
-                            "-n", self.namespace, "-f", "-", input=json.dumps(manifest))  # fmt: skip
+        """As `kubectl apply --server-side --force-conflicts` of a user, of a manifest or a List of them."""
+        for each in manifest["items"] if manifest["kind"] == "List" else (manifest,):
+            path = resource_of(each).path(self.namespace, each["metadata"]["name"])
+            query = {"fieldManager": "user", "force": "true", "fieldValidation": "Strict"}
+            self.client._request("PATCH", path, query, each, "application/apply-patch+yaml")
 
     def pool(self, name: str = "chat") -> Any:
         return self.get("inferencepools.tidegate.dev", name)
@@ -155,13 +163,14 @@ class OperatorUnderTest:
 
 @contextmanager
 def operator_process(
-    access: ApiAccess, namespace: str, folder: Path, token: str, *, is_cluster_wide: bool = False
+    access: ApiAccess, forks: OperatorForks, namespace: str, folder: Path, token: str, *, is_cluster_wide: bool = False
 ) -> Iterator[OperatorUnderTest]:
     """Not started yet; ended at the end, however the test goes."""
     token_file = folder / "drain-token"
     token_file.write_text(token)
     operator = OperatorUnderTest(
         access,
+        forks,
         namespace,
         folder,
         _as_cluster_operator(access, namespace) if is_cluster_wide else _as_operator(access, namespace),
@@ -179,34 +188,30 @@ def operator_process(
         yield operator
     finally:
         operator.client.close()
-        if operator.process is not None and operator.process.poll() is None:
-            operator.process.kill()
-            operator.process.wait(10)
+        operator.end()
 
 
 def _as_operator(access: ApiAccess, namespace: str) -> Path:
     """A kubeconfig with the shipped role of one namespace and nothing more."""
-    _create(access, "Role", NAME, namespace, (*NAMESPACED_RULES, *ELECTION_RULES))
-    return _bind(access, namespace, "rolebinding", f"--role={NAME}", "-n", namespace)
+    _grant(access, "Role", NAME, (*NAMESPACED_RULES, *ELECTION_RULES), namespace, scope=f"/namespaces/{namespace}")
+    return access.service_account_kubeconfig(NAME, namespace)
 
 
 def _as_cluster_operator(access: ApiAccess, namespace: str) -> Path:
     """A kubeconfig with the shipped role of a whole cluster."""
-    name = f"{NAME}-{namespace}"
-    _create(access, "ClusterRole", name, None, (*NAMESPACED_RULES, *CLUSTER_RULES))
-    return _bind(access, namespace, "clusterrolebinding", f"--clusterrole={name}", name=name)
-
-
-def _create(access: ApiAccess, kind: str, name: str, namespace: str | None, rules: tuple[Rule, ...]) -> None:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": metadata, "rules": manifest(rules)}
-    access.kubectl("create", "-f", "-", input=json.dumps(role))
-
-
-def _bind(access: ApiAccess, namespace: str, kind: str, *options: str, name: str = NAME) -> Path:
-    access.kubectl("create", "serviceaccount", NAME, "-n", namespace)
-    access.kubectl("create", kind, name, f"--serviceaccount={namespace}:{NAME}", *options)
+    _grant(access, "ClusterRole", f"{NAME}-{namespace}", (*NAMESPACED_RULES, *CLUSTER_RULES), namespace, scope="")
     return access.service_account_kubeconfig(NAME, namespace)
+
+
+def _grant(access: ApiAccess, kind: str, name: str, rules: tuple[Rule, ...], namespace: str, *, scope: str) -> None:
+    """A role to a new ServiceAccount of the namespace."""
+    group, metadata = "rbac.authorization.k8s.io", {"metadata": {"name": name}}
+    subject = {"kind": "ServiceAccount", "name": NAME, "namespace": namespace}
+    reference = {"apiGroup": group, "kind": kind, "name": name}
+    root, create = f"/apis/{group}/v1{scope}", access.requests.create
+    create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": NAME}})
+    create(f"{root}/{kind.lower()}s", {**metadata, "rules": manifest(rules)})
+    create(f"{root}/{kind.lower()}bindings", {**metadata, "subjects": [subject], "roleRef": reference})
 
 
 def _free_port() -> int:

@@ -1,6 +1,5 @@
 """Fixtures of this folder: a real API server with its controllers, and a namespace for each test."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,9 @@ from e2e.cluster.fixtures import api_server, fresh_namespace, no_foreign_cluster
 from e2e.installation.crds import wait_for_crds
 from fake_engines import FakeEngines, fake_engines
 from kubelet import Ending, Kubelet, kubelet
+from operator_forks import OperatorForks, operator_forks
 from operator_process import CRD_FILE, OperatorUnderTest, operator_process
+from pod_watch import PodWatch, pod_watch
 from pools import CLAIM
 from shapes import shape_of
 
@@ -33,6 +34,25 @@ def crd(api_server: ApiServer) -> None:
     wait_for_crds(api_server)
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[OperatorForks]:
+    with operator_forks() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def pods(api_server: ApiServer) -> Iterator[PodWatch]:
+    with pod_watch(api_server.requests) as started:
+        yield started
+
+
+@pytest.fixture
+def pools_namespace(api_server: ApiServer, namespace: str, crd: None) -> str:
+    """One where pools can be made, with the claim that those of pools.py name."""
+    api_server.requests.create(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", CLAIM)
+    return namespace
+
+
 @pytest.fixture
 def engines() -> Iterator[FakeEngines]:
     with fake_engines(TOKEN) as started:
@@ -40,17 +60,18 @@ def engines() -> Iterator[FakeEngines]:
 
 
 @pytest.fixture
-def nodes(api_server: ApiServer, namespace: str, engines: FakeEngines) -> Iterator[Kubelet]:
+def nodes(api_server: ApiServer, pods: PodWatch, namespace: str, engines: FakeEngines) -> Iterator[Kubelet]:
     """A kubelet stand-in; inspections find a model of 8 billion parameters."""
-    with kubelet(api_server.admin_kubeconfig, namespace, engines, Ending(0, shape_of().to_json())) as stand_in:
+    with kubelet(api_server.requests, pods, namespace, engines, Ending(0, shape_of().to_json())) as stand_in:
         yield stand_in
 
 
 @pytest.fixture
-def stopped_operator(api_server: ApiServer, namespace: str, crd: None, tmp_path: Path) -> Iterator[OperatorUnderTest]:
-    """The operator of a namespace that has the model's claim, not started."""
-    api_server.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(CLAIM))
-    with operator_process(api_server, namespace, tmp_path, TOKEN) as prepared:
+def stopped_operator(
+    api_server: ApiServer, forks: OperatorForks, pools_namespace: str, tmp_path: Path
+) -> Iterator[OperatorUnderTest]:
+    """The operator of a namespace, not started."""
+    with operator_process(api_server, forks, pools_namespace, tmp_path, TOKEN) as prepared:
         yield prepared
 
 

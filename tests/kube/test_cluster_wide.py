@@ -2,35 +2,46 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from e2e.cluster.api_server import ApiServer
-from kubelet import Kubelet
+from kubelet import Ending, Kubelet
+from operator_forks import OperatorForks
 from operator_process import OperatorUnderTest, operator_process
 from pools import CLAIM, pool_manifest
+from shapes import full_layers, shape_of
 from waiting import eventually
 
 
 @pytest.fixture
 def operator(
-    api_server: ApiServer, namespace: str, crd: None, nodes: Kubelet, tmp_path: Path
+    api_server: ApiServer, forks: OperatorForks, pools_namespace: str, nodes: Kubelet, tmp_path: Path
 ) -> Iterator[OperatorUnderTest]:
     """Not started."""
-    api_server.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(CLAIM))
-    with operator_process(api_server, namespace, tmp_path, "a-token-of-this-test", is_cluster_wide=True) as prepared:
+    token = "a-token-of-this-test"
+    with operator_process(api_server, forks, pools_namespace, tmp_path, token, is_cluster_wide=True) as prepared:
         yield prepared
 
 
 @pytest.fixture
 def gpu_node(api_server: ApiServer, namespace: str) -> Iterator[str]:
-    """A node with one L4, known to the API server alone."""
-    name = f"gpu-{namespace}"
-    labels = {"nvidia.com/gpu.memory": "23034", "nvidia.com/gpu.product": "NVIDIA-L4", "for": namespace}
+    with node_of_gpus(api_server, namespace, "NVIDIA-L4", "23034", num_gpus=1) as name:
+        yield name
+
+
+@contextmanager
+def node_of_gpus(
+    api_server: ApiServer, namespace: str, product: str, memory_mib: str, *, num_gpus: int
+) -> Iterator[str]:
+    """Known to the API server alone, and for the pools of this namespace."""
+    name, devices = f"gpu-{namespace}", {"nvidia.com/gpu": str(num_gpus)}
+    labels = {"nvidia.com/gpu.memory": memory_mib, "nvidia.com/gpu.product": product, "for": namespace}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
     api_server.kubectl("create", "-f", "-", input=json.dumps(node))
-    status = {"status": {"allocatable": {"nvidia.com/gpu": "1"}, "capacity": {"nvidia.com/gpu": "1"}}}
+    status = {"status": {"allocatable": devices, "capacity": devices}}
     api_server.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "-p", json.dumps(status))
     yield name
     api_server.kubectl("delete", "node", name)
@@ -42,6 +53,33 @@ def test_the_memory_of_an_accelerator_comes_from_the_nodes(operator: OperatorUnd
     eventually(lambda: operator.is_condition("Ready", "True"))
     assert operator.pool()["status"]["sizing"]["memoryBytes"] == 23034 * 2**20
     operator.assert_quiescent()
+
+
+def test_a_large_model_gets_the_fewest_devices_of_one_node_that_hold_it_and_no_more_than_a_node_has(
+    operator: OperatorUnderTest, api_server: ApiServer, nodes: Kubelet
+) -> None:
+    large = shape_of(full_layers(80, 8, 128), linear_elements=68_000_000_000, num_attention_heads=64)
+    nodes.ending = Ending(0, large.to_json())
+    there = {"pod": {"nodeSelector": {"for": operator.namespace}}}
+    with node_of_gpus(api_server, operator.namespace, "NVIDIA-L40S", "46068", num_gpus=4):
+        operator.start()
+        operator.apply(pool_manifest(accelerator={}, **there))
+        eventually(lambda: operator.is_condition("Ready", "True"))
+        assert operator.pool()["status"]["sizing"]["tensorParallel"] == 4
+        (pod,) = operator.engine_pods()
+        (engine,) = pod["spec"]["containers"]
+        assert "--tensor-parallel=4" in engine["args"]
+        assert (engine["resources"]["limits"]["nvidia.com/gpu"], engine["resources"]["requests"]["cpu"]) == ("4", "4")
+        (shared,) = (each for each in pod["spec"]["volumes"] if each["name"] == "shm")
+        assert shared["emptyDir"] == {"medium": "Memory", "sizeLimit": "8256Mi"}
+        operator.assert_quiescent()
+
+        operator.apply(pool_manifest(accelerator={"count": 8}, **there))
+        eventually(lambda: operator.condition("Fits").get("reason") == "DoesNotFit")
+        words = "a replica takes 8 devices of 44.99 GiB on one node, and no node has more than 4. What would help: "
+        assert operator.condition("Fits")["message"].startswith(f"{words}set accelerator.count to 4 (context 4,096")
+        assert [each["metadata"]["uid"] for each in operator.engine_pods()] == [pod["metadata"]["uid"]]
+        operator.assert_quiescent()
 
 
 def test_a_rollout_surges_onto_a_free_accelerator(operator: OperatorUnderTest, gpu_node: str) -> None:

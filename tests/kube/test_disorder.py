@@ -4,8 +4,6 @@ import random
 import signal
 import time
 
-import pytest
-
 from fake_engines import FakeEngines
 from kubelet import Kubelet
 from operator_process import OperatorUnderTest
@@ -178,7 +176,7 @@ def test_of_pods_that_a_node_refused_a_few_stay_and_the_others_are_collected(
 
     for _ in range(MAX_KEPT + 2):
         name = eventually(serving, timeout_seconds=90, what="another pod serves")
-        nodes.api.patch_namespaced_pod_status(name, operator.namespace, {"status": refusal})
+        nodes.write_status(name, refusal)
         refused.add(name)
     eventually(lambda: len(operator.engine_pods()) == MAX_KEPT + 1)
     become_ready(operator)
@@ -265,12 +263,16 @@ def test_a_pool_deleted_while_it_drains_with_the_operator_down_leaves_nothing(
     operator.assert_quiescent()
 
 
-@pytest.mark.parametrize("memory", ["24e9", "0.5Ti", "8Pi", 25769803776, "+24Gi", "24000000000000m"])
-def test_any_spelling_of_a_quantity_ends_in_a_status_and_rest(operator: OperatorUnderTest, memory: str | int) -> None:
-    operator.apply(pool_manifest("gpu", accelerator={"memory": memory}))
-    limits = {"memory": memory, "cpu": "1.5"}
-    operator.apply(pool_manifest("cpu", accelerator={"resource": "cpu"}, pod={"resources": {"limits": limits}}))
-    for name in ("gpu", "cpu"):
+def test_any_spelling_of_a_quantity_ends_in_a_status_and_rest(operator: OperatorUnderTest) -> None:
+    spellings: tuple[str | int, ...] = ("24e9", "0.5Ti", "8Pi", 25769803776, "+24Gi", "24000000000000m")
+    names = [f"{device}{number}" for number in range(len(spellings)) for device in ("gpu", "cpu")]
+    for number, memory in enumerate(spellings):
+        limits = {"memory": memory, "cpu": "1.5"}
+        operator.apply(pool_manifest(f"gpu{number}", accelerator={"memory": memory}))
+        operator.apply(
+            pool_manifest(f"cpu{number}", accelerator={"resource": "cpu"}, pod={"resources": {"limits": limits}})
+        )
+    for name in names:
         eventually(lambda name=name: operator.pool(name).get("status", {}).get("phase") in ("Ready", "DoesNotFit"))
     assert "failed, again in" not in operator.log(), operator.log()[-2000:]
     operator.assert_quiescent()

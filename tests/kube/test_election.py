@@ -37,9 +37,7 @@ def second(stopped_operator: OperatorUnderTest, tmp_path: Path) -> Iterator[Oper
     other.settings = stopped_operator.settings
     yield other
     other.client.close()
-    if other.process is not None and other.process.poll() is None:
-        other.process.kill()
-        other.process.wait(10)
+    other.end()
 
 
 @pytest.fixture

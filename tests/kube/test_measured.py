@@ -31,9 +31,8 @@ def seconds_to_children(operator: OperatorUnderTest, nodes: Kubelet, name: str) 
     start = time.monotonic()
 
     def children() -> bool:
-        found = nodes.api.list_namespaced_service(operator.namespace, label_selector=label)
-        pods = nodes.api.list_namespaced_pod(operator.namespace, label_selector=f"{label},tidegate.dev/role=engine")
-        return bool(found.items) and bool(pods.items)
+        services = operator.get("services", selector=label)
+        return bool(services) and bool(operator.get("pods", selector=f"{label},tidegate.dev/role=engine"))
 
     eventually(children, timeout_seconds=10)
     return time.monotonic() - start
@@ -55,7 +54,7 @@ def test_a_hundred_pools_fit_in_200_mib(stopped_operator: OperatorUnderTest, nod
         phases = [pool.get("status", {}).get("phase") for pool in operator.get("inferencepools.tidegate.dev")]
         return phases.count("Ready")
 
-    eventually(lambda: num_ready() == NUM_POOLS, timeout_seconds=400)
+    eventually(lambda: num_ready() == NUM_POOLS, timeout_seconds=400, poll_seconds=0.5)  # a look is a megabyte
     seconds, resident_bytes = time.monotonic() - start, operator.resident_bytes()
     print(
         f"{NUM_POOLS} pools Ready after {seconds:.0f} s and {operator.num_reconciles():.0f} reconciles; "

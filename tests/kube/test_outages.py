@@ -11,6 +11,7 @@ from flaky_proxy import FlakyProxy, flaky_proxy
 from kubelet import Kubelet
 from operator_process import CRD_FILE, OperatorUnderTest
 from pools import pool_manifest
+from tidegate_operator.control.lookout import SETTLE_SECONDS
 from waiting import eventually
 
 CRD = "inferencepools.tidegate.dev"
@@ -91,6 +92,7 @@ def test_what_is_deleted_while_watches_are_too_far_behind_is_found_by_the_list_t
     operator.start()
     operator.apply(pool_manifest())
     become_ready(operator)
+    eventually(lambda: min(operator.watch_ages()) > SETTLE_SECONDS, what="the list that follows the first watches")
     proxy.is_silent = True
     operator.access.kubectl("delete", "service", "chat", "-n", operator.namespace)
     before = operator.num_reconciles()

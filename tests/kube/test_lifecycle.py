@@ -2,8 +2,6 @@
 
 import signal
 
-import pytest
-
 from kubelet import Kubelet
 from operator_process import OperatorUnderTest
 from pools import cpu_pool_manifest, pool_manifest
@@ -75,14 +73,18 @@ def test_drift_is_repaired_and_fields_of_others_are_kept(operator: OperatorUnder
     assert operator.pool()["status"]["updatedReplicas"] == 1
 
 
-@pytest.mark.parametrize("kind", ["deployment", "service", "serviceaccount"])
-def test_a_deleted_child_comes_back(operator: OperatorUnderTest, kind: str) -> None:
+def test_a_deleted_child_comes_back(operator: OperatorUnderTest) -> None:
     operator.apply(pool_manifest())
     become_ready(operator)
-    before = operator.get(kind, "chat")["metadata"]["uid"]
-    operator.access.kubectl("delete", kind, "chat", "-n", operator.namespace, "--wait=false")
-    eventually(lambda: operator.exists(kind, "chat") and operator.get(kind, "chat")["metadata"]["uid"] != before)
-    become_ready(operator)
+    for kind in ("deployment", "service", "serviceaccount"):
+        before = operator.get(kind, "chat")["metadata"]["uid"]
+        operator.access.kubectl("delete", kind, "chat", "-n", operator.namespace, "--wait=false")
+        eventually(
+            lambda kind=kind, before=before: (
+                operator.exists(kind, "chat") and operator.get(kind, "chat")["metadata"]["uid"] != before
+            )
+        )
+        become_ready(operator)
     operator.assert_quiescent()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from e2e.cluster.paths import cache_home
 from paged_batches import dense_attention, random_batch
 from tidegate_engine.attention.pages import KvPages
 from tidegate_engine.attention.reference import attend
@@ -192,7 +193,7 @@ COMPILED = [  # compute capability, head dim, decode or prefill, query, cache: w
 
 
 def test_the_kernels_compile_ahead_of_time_within_shared_memory(tmp_path):
-    """In a process of its own: in this one Triton interprets."""
+    """In a process of its own: in this one Triton interprets. Triton keeps what it compiled by all it was made of."""
     root = Path(__file__).parents[2]
     run = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", COMPILE],
@@ -202,7 +203,7 @@ def test_the_kernels_compile_ahead_of_time_within_shared_memory(tmp_path):
         check=False,
         env={
             "PYTHONPATH": str(root / "engine"),
-            "TRITON_CACHE_DIR": str(tmp_path),
+            "TRITON_CACHE_DIR": str(cache_home() / "triton"),
             "PATH": "/usr/bin:/bin",
             "HOME": str(tmp_path),
         },

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import DEVICE_COUNTS, BlockPlan, Constraint, Demand, Fit, Target
-from tidegate_core.kv import kv_bytes_per_token, kv_demand, kv_fixed_bytes_per_sequence, kv_read_bytes
+from tidegate_core.kv import can_divide_heads, kv_bytes_per_token, kv_demand, kv_fixed_bytes_per_sequence, kv_read_bytes
 from tidegate_core.memory import (
     PROCESS_BYTES,
     Overhead,
@@ -38,7 +38,7 @@ class Case:
     def is_divisible(self) -> bool:
         """Whether the model can be split between so many devices."""
         num_devices = self.target.tensor_parallel
-        return num_devices in DEVICE_COUNTS and self.shape.num_attention_heads % num_devices == 0
+        return num_devices in DEVICE_COUNTS and can_divide_heads(self.shape, num_devices)
 
     @cached_property
     def overhead(self) -> Overhead:

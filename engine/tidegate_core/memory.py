@@ -6,11 +6,11 @@
 The engine replaces the estimated runtime and weights by what it measures after loading (`free_after_load`).
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tidegate_core.accelerator import Device
 from tidegate_core.fit import Target
-from tidegate_core.shape import ModelShape, TpRule, WeightGroup, WeightRole
+from tidegate_core.shape import LayerKind, ModelShape, TpRule, WeightGroup, WeightRole
 from tidegate_core.storage import Storage, storage_of
 
 MIB = 2**20
@@ -84,7 +84,11 @@ def activation_bytes(shape: ModelShape, device: Device, tensor_parallel: int) ->
 
 def weight_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int = 1) -> int:
     """Weights as one device keeps them: its share of split groups, all of replicated ones; tied embeddings once."""
-    return sum(_share(shape, group, storage, device, tensor_parallel) for group in shape.weights)
+    kept = sum(_share(shape, group, storage, device, tensor_parallel) for group in shape.weights)
+    if tensor_parallel == 1:
+        return kept
+    repeated = _repeated_bytes(shape, storage, device, tensor_parallel)
+    return min(kept + repeated, weight_bytes(shape, storage, device))  # shapes may be anything: never more than all
 
 
 def loading_bytes(shape: ModelShape, device: Device) -> int:
@@ -116,9 +120,30 @@ def read_bytes_per_step(shape: ModelShape, storage: Storage, device: Device, ten
 
 
 def _share(shape: ModelShape, group: WeightGroup, storage: Storage, device: Device, tensor_parallel: int) -> int:
+    """Of a split vocabulary a device has whole rows; of a matrix rows or columns, which only padding tells apart."""
     is_tied = shape.has_tied_embeddings and group.role is WeightRole.EMBEDDING
-    group_bytes = storage.weight_bytes(group, device, is_tied=is_tied)
-    return group_bytes if group.rule is TpRule.REPLICATED else -(-group_bytes // tensor_parallel)
+    if group.rule is TpRule.REPLICATED or tensor_parallel == 1:
+        return storage.weight_bytes(group, device, is_tied=is_tied)
+    if group.width is None or group.role in {WeightRole.EMBEDDING, WeightRole.HEAD}:
+        width = group.width or 1
+        own = replace(group, num_elements=-(-group.num_elements // width // tensor_parallel) * width)
+    else:
+        width = -(-group.width // tensor_parallel)  # as if columns were split everywhere: padding is never more
+        own = replace(group, num_elements=group.num_elements // group.width * width, width=width)
+    return storage.weight_bytes(own, device, is_tied=is_tied)
+
+
+def _repeated_bytes(shape: ModelShape, storage: Storage, device: Device, tensor_parallel: int) -> int:
+    """What projections of KV heads take more than their share, where the heads are fewer than the devices."""
+    num_elements = sum(
+        2 * group.num_layers * group.head_dim * shape.hidden_size * (tensor_parallel - group.num_kv_heads)
+        for group in shape.attention
+        if group.kind is not LayerKind.MLA and group.num_kv_heads < tensor_parallel
+    )
+    if num_elements == 0:
+        return 0
+    own = WeightGroup(WeightRole.LINEAR, TpRule.SPLIT, shape.dtype, num_elements, num_elements, shape.hidden_size)
+    return _share(shape, own, storage, device, tensor_parallel)
 
 
 def free_after_load(shape: ModelShape, target: Target, used_bytes: int, storage: Storage | None = None) -> int:

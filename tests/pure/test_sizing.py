@@ -142,6 +142,20 @@ def test_tensor_parallelism_divides_heads_and_replicates_what_it_cannot(
     assert kv_bytes_per_token(shape_of(attention), BITS_16, tensor_parallel) == kib_per_token * KIB
 
 
+def test_projections_of_heads_that_several_devices_hold_are_counted_on_each() -> None:
+    """2 KV heads of 128 in 36 layers on 4 devices: each holds one of them, not half of one."""
+    few, many = (
+        weight_bytes(shape, storage_of(shape), Device.CUDA, 4)
+        for shape in (shape_of(full_layers(36, num_kv_heads, 128)) for num_kv_heads in (2, 4))
+    )
+    assert few - many == 2 * 36 * 128 * 4096 // 2 * 2
+
+
+def test_heads_that_divide_no_devices_and_that_no_devices_divide_are_refused() -> None:
+    fit = plan_fit(shape_of(full_layers(36, 6, 128), num_attention_heads=24), on_gpu("H100", 4), Demand())
+    assert (fit.fits, fit.binding_constraint) == (False, Constraint.TENSOR_PARALLEL)
+
+
 def test_8_bit_kv_halves_the_bytes_and_adds_a_scale_per_token_and_head() -> None:
     assert kv_bytes_per_token(shape_of(full_layers(36, 8, 128)), KV_8BIT) == 36 * 2 * 8 * (128 + 2)
     assert kv_bytes_per_token(shape_of(mla_layers(61, 512, 64)), KV_8BIT) == 61 * (576 + 2)

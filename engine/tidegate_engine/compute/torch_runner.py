@@ -115,20 +115,20 @@ def check_devices(launch: EngineLaunch) -> None:
     if launch.tensor_parallel > 1 and launch.deterministic:
         raise BadLaunch("--deterministic is for one device: a sum over several depends on how it is cut")
     if launch.device is Device.CUDA:
-        _check_gpus(launch)
+        check_gpus(launch, torch.cuda.device_count())
     capability = torch.cuda.get_device_capability() if launch.device is Device.CUDA else None
     check_kv_dtype(launch.kv_dtype, launch.device, capability)
 
 
-def _check_gpus(launch: EngineLaunch) -> None:
+def check_gpus(launch: EngineLaunch, num_visible: int) -> None:
+    """Of a launch on GPUs. Raises BadLaunch."""
     if launch.quantization is not None:
         raise BadLaunch(f"--quantization {launch.quantization} is for --device cpu: leave it out on a GPU")
     if launch.deterministic:
         raise BadLaunch("--deterministic is for --device cpu: on a GPU products still depend on the batch")
-    if not torch.cuda.is_available():
+    if num_visible == 0:
         raise BadLaunch("--device cuda, but no NVIDIA GPU is visible here: ask for one, or give --device cpu")
-    num_gpus = torch.cuda.device_count()
-    if num_gpus < launch.tensor_parallel:
+    if num_visible < launch.tensor_parallel:
         raise BadLaunch(
-            f"--tensor-parallel {launch.tensor_parallel}, but {num_gpus} GPUs are visible here: ask for as many"
+            f"--tensor-parallel {launch.tensor_parallel}, but {num_visible} GPUs are visible here: ask for as many"
         )

@@ -28,9 +28,8 @@ class GateKernel:
 
     def __call__(self, gate_up: torch.Tensor) -> torch.Tensor:
         num_rows, width = gate_up.shape[0], gate_up.shape[1] // 2
-        num_threads = 1 if num_rows * width < ALONE_ELEMENTS else None
         words = (gate_up.data_ptr(), gate_up.stride(0) * 4, num_rows, width, self._is_gelu)
-        self._team.run(kernel.address, *words, num_threads=num_threads)
+        self._team.run(kernel.address, *words, is_alone=num_rows * width < ALONE_ELEMENTS)
         return gate_up[:, :width]
 
 

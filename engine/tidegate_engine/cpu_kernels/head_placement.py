@@ -69,7 +69,7 @@ class HeadPlacement:
             pages.data.data_ptr(),
             0 if pages.scales is None else pages.scales.data_ptr(),
             queries.data_ptr(),
-            num_threads=1 if heads.numel() < ALONE_ELEMENTS else None,
+            is_alone=heads.numel() < ALONE_ELEMENTS,
         )
         return queries
 

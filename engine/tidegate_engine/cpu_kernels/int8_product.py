@@ -55,37 +55,28 @@ class Int8KernelLinear:
         if bias is not None:
             self._bias[: len(bias)] = bias
         self._team = team
-        self._most = most_of_activations(self._num_columns)
-        self._claimed = max(OUTPUTS, CLAIMED_BYTES // self._columns // OUTPUTS * OUTPUTS)
-        self._cached_rows = min(MOST_CACHED_ROWS, max(4, CACHED_BYTES // (2 * self._columns) // 4 * 4))
         matrix.map_parts(self._pack)
+        self._words = (
+            self._num_columns,
+            self._columns,
+            most_of_activations(self._num_columns),
+            self._blocks.data_ptr(),
+            self._scales.data_ptr(),
+            self._bias.data_ptr(),
+            self._num_outputs,
+            max(OUTPUTS, CLAIMED_BYTES // self._columns // OUTPUTS * OUTPUTS),
+            min(MOST_CACHED_ROWS, max(4, CACHED_BYTES // (2 * self._columns) // 4 * 4)),
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         x = x if x.stride(-1) == 1 else x.contiguous()
         num_rows = x.shape[0]
-        integers = torch.empty((num_rows, self._columns), dtype=torch.int16)
-        row_scales = torch.empty(num_rows)
         product = torch.empty((num_rows, self._num_outputs))
-        self._team.run(
-            kernel.address,
-            0,
-            0,
-            x.data_ptr(),
-            4 * x.stride(0),
-            num_rows,
-            self._num_columns,
-            self._columns,
-            self._most,
-            integers.data_ptr(),
-            row_scales.data_ptr(),
-            self._blocks.data_ptr(),
-            self._scales.data_ptr(),
-            self._bias.data_ptr(),
-            product.data_ptr(),
-            self._num_outputs,
-            self._claimed,
-            self._cached_rows,
-        )
+        scratch = self._team.scratch(num_rows * (2 * self._columns + 4))
+        integers = scratch.data_ptr()
+        row_scales = integers + num_rows * 2 * self._columns
+        words = (x.data_ptr(), 4 * x.stride(0), num_rows, integers, row_scales, product.data_ptr(), *self._words)
+        self._team.run(kernel.address, 0, 0, *words)
         return product
 
     def _pack(self, rows: torch.Tensor, part: slice) -> None:
@@ -127,8 +118,8 @@ def _round_row(x, num_columns, padded, most, integers, scale):
 def _round_rows(shared):
     """Claims rows by word 1, and waits until word 2 says that all are there."""
     first, stride, num_rows = load_int64(shared, 3), load_int64(shared, 4), load_int64(shared, 5)
-    num_columns, padded, most = load_int64(shared, 6), load_int64(shared, 7), load_int64(shared, 8)
-    integers, scales = load_int64(shared, 9), load_int64(shared, 10)
+    integers, scales = load_int64(shared, 6), load_int64(shared, 7)
+    num_columns, padded, most = load_int64(shared, 9), load_int64(shared, 10), load_int64(shared, 11)
     claimed, done = shared + 8, shared + 16
     row = claim(claimed, 1)
     while row < num_rows:
@@ -183,10 +174,12 @@ def kernel(words):
     """
     shared = address_of(words)
     _round_rows(shared)
-    num_rows, columns, activations = load_int64(shared, 5), load_int64(shared, 7), load_int64(shared, 9)
-    row_scales, blocks, scales = load_int64(shared, 10), load_int64(shared, 11), load_int64(shared, 12)
-    biases, product, num_outputs = load_int64(shared, 13), load_int64(shared, 14), load_int64(shared, 15)
+    num_rows, activations, row_scales = load_int64(shared, 5), load_int64(shared, 6), load_int64(shared, 7)
+    product, columns, blocks = load_int64(shared, 8), load_int64(shared, 10), load_int64(shared, 12)
+    scales, biases, num_outputs = load_int64(shared, 13), load_int64(shared, 14), load_int64(shared, 15)
     claimed, cached_rows = load_int64(shared, 16), load_int64(shared, 17)
+    if 4 < num_rows <= cached_rows:
+        claimed = OUTPUTS  # takes long enough, and threads end closer to each other
     first = claim(shared, claimed)
     while first < num_outputs:
         following = claim(shared, claimed)

@@ -34,7 +34,7 @@ class RmsNormKernel:
             weight.numel() // dim,
             float_bits(epsilon),
             result.data_ptr(),
-            num_threads=1 if x.numel() < ALONE_ELEMENTS else None,
+            is_alone=x.numel() < ALONE_ELEMENTS,
         )
         return result
 

@@ -13,7 +13,7 @@ from openai import AuthenticationError, DefaultHttpxClient, OpenAI
 
 from e2e.cluster.cluster import Cluster
 from e2e.installation.namespaces import namespace_of_pools
-from e2e.installation.operator import Installation
+from e2e.installation.operator import PRICES, Installation
 from e2e.installation.polling import wait_for
 from e2e.installation.pool import Pool, provide_model
 from e2e.installation.real_pool import SERVED_NAME, real_pool
@@ -45,6 +45,24 @@ def test_its_status_says_what_its_engine_allocated(pool: Pool) -> None:
     assert planned["kvBlocks"] == pytest.approx(allocated.kv_blocks_total, rel=0.02)
     assert planned["residentBytes"] == pytest.approx(allocated.resident_bytes, rel=0.15)
     assert status["model"]["architecture"] == "gemma3_text"
+
+
+def test_its_status_says_where_the_time_of_its_start_went_and_what_it_costs(pool: Pool) -> None:
+    wait_for("a measured start", lambda: "coldStart" in pool.status(), 30)
+    status, (engine,) = pool.status(), pool.engines()
+    start, by_itself = status["coldStart"], engine.load().start
+    assert by_itself is not None
+    (sample,) = start["measured"]
+    phases = {name: sample[name] for name in start["phases"]}
+    assert (sample["pod"], start["p90Seconds"], start["phases"]) == (engine.name, sample["seconds"], phases)
+    assert (phases["loadSeconds"], phases["warmUpSeconds"]) == (
+        round(by_itself.load_seconds), round(by_itself.warm_up_seconds),
+    )  # fmt: skip
+    assert phases["loadSeconds"] > 0, "an interpreter, torch and 250 MB of weights"
+    assert phases["downloadSeconds"] == 0, "the claim has the model"
+    assert sum(phases.values()) == pytest.approx(sample["seconds"], abs=len(phases)), "nothing is left out"
+    assert sample["seconds"] <= engine.ready_seconds + 2, "times of Kubernetes are whole seconds"
+    assert status["cost"] == {"perHour": "0.1", "basis": f"1 replica: 2 x cpu at {PRICES['cpu']}"}
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from math import inf
 from typing import Any
 
 import httpx
@@ -21,6 +23,7 @@ class EnginePod:
     is_ready: bool
     is_terminating: bool
     num_restarts: int
+    ready_seconds: float  # from its creation; as long as it is not ready, endless
 
     @classmethod
     def of(cls, pod: Mapping[str, Any]) -> "EnginePod":
@@ -35,8 +38,17 @@ class EnginePod:
             is_ready=any(container["ready"] for container in containers),
             is_terminating="deletionTimestamp" in metadata,
             num_restarts=sum(container["restartCount"] for container in containers),
+            ready_seconds=_ready_seconds(metadata, status),
         )
 
     def load(self) -> LoadReport:
         answer = httpx.get(f"http://{self.address}:{ADMIN_PORT}{LOAD_PATH}", timeout=5, trust_env=False)
         return LoadReport.model_validate_json(answer.raise_for_status().content)
+
+
+def _ready_seconds(metadata: Mapping[str, Any], status: Mapping[str, Any]) -> float:
+    ready = [each for each in status.get("conditions", ()) if each["type"] == "Ready" and each["status"] == "True"]
+    times = [datetime.fromisoformat(each["lastTransitionTime"]) for each in ready]
+    return min(
+        ((at - datetime.fromisoformat(metadata["creationTimestamp"])).total_seconds() for at in times), default=inf
+    )

@@ -38,7 +38,7 @@ from tidegate_operator.resources import Manifest, Resource, resource_of
 CHILD_MANAGER = "tidegate"
 STATUS_MANAGER = "tidegate-status"
 USER_AGENT = "tidegate-operator"
-PAGE_SIZE = 500
+PAGE_SIZE = 100  # objects as dicts take five times their text, and Python keeps most of what a peak took
 LONGEST_RETRY_AFTER_SECONDS = 300.0
 _APPLY = "application/apply-patch+yaml"
 _NO_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # as they are; escaped they are

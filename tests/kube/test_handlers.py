@@ -7,7 +7,7 @@ import kopf
 import pytest
 
 from tidegate_operator.control.handlers import Watcher, build_registry, watch_settings
-from tidegate_operator.kube import Connection
+from tidegate_operator.kube import PAGE_SIZE, Connection
 from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import CHILDREN, POD, POOL, Manifest, Resource
 
@@ -28,6 +28,12 @@ def test_a_watch_is_ended_by_the_server_before_the_client_and_never_lasts_for_ev
     assert watching.client_timeout is not None
     assert 0 < watching.server_timeout < watching.client_timeout < 600, "a connection that died is left by the client"
     assert watch_settings().networking.request_timeout is not None
+
+
+def test_what_a_list_told_does_not_lie_in_memory_while_all_the_rest_is_told() -> None:
+    settings = watch_settings()
+    assert settings.watching.chunk_size == PAGE_SIZE, "a page of dicts at a time, as in our own lists"
+    assert 0 < settings.queueing.idle_timeout < 1, "so long a worker keeps its object's last event; at 0 it would spin"
 
 
 def test_pools_of_another_group_with_the_same_kind_are_not_ours() -> None:

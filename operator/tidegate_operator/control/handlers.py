@@ -14,12 +14,13 @@ from typing import Any
 
 import kopf
 
-from tidegate_operator.kube import Connection
+from tidegate_operator.kube import PAGE_SIZE, Connection
 from tidegate_operator.labels import POOL_LABEL
 from tidegate_operator.resources import CHILDREN, POD, POOL, Manifest, Resource
 
 LOGIN_SECONDS = 600  # then credentials are read again: ServiceAccount tokens rotate
 STOP_SECONDS = 10
+IDLE_WORKER_SECONDS = 0.1  # kopf's worker of an object keeps the whole last event, and a list has one for every object
 ERROR_BACKOFFS_SECONDS = (
     1,
     1,
@@ -129,14 +130,15 @@ def _teller(resource: Resource, tell: Tell) -> Callable[..., Coroutine[Any, Any,
 
 
 def watch_settings() -> kopf.OperatorSettings:
-    """Few requests, no Events of kopf's own, and no watch that dies silently."""
+    """Few requests, little memory, no Events of kopf's own, and no watch that dies silently."""
     settings = kopf.OperatorSettings()
     settings.scanning.disabled = True  # our kinds and namespaces are known: no list of CRDs and namespaces
     settings.posting.enabled = False
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 330
     settings.watching.connect_timeout = 10
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = PAGE_SIZE
+    settings.queueing.idle_timeout = IDLE_WORKER_SECONDS
     settings.networking.request_timeout = 30
     settings.networking.error_backoffs = ERROR_BACKOFFS_SECONDS
     for resource in (*CHILDREN, POD):

@@ -135,7 +135,7 @@ class Lookout:
             version = page.version
             listed |= {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in page.items}
             changed |= {pool_key(resource, item) for item in page.items if self._cache.put(resource, item)}
-            await asyncio.sleep(0)  # a page is a hundred milliseconds of work; others want their turn
+            await asyncio.sleep(0)  # a page is tens of milliseconds of work; others want their turn
         changed |= self._cache.keep_only(resource, scope, listed, version)
         self._told_at[resource] = self._clock()
         return changed

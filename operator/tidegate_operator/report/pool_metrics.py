@@ -7,13 +7,14 @@ Alerts and dashboard of the chart go by these names; docs/observability.md lists
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from sys import intern
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client import Metric as Family
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidegate_operator.api.status import ColdStartPhases, InferencePoolStatus
+from tidegate_operator.api.status import ColdStartPhases, ColdStartStatus, InferencePoolStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.resources import Key
 from tidegate_operator.world.cold_start import newly_measured
@@ -26,16 +27,29 @@ PHASES = tuple((name.removesuffix("_seconds"), name) for name in ColdStartPhases
 
 @dataclass(frozen=True)
 class _Figures:
-    """One pool."""
+    """What is read of one pool; its status as a model would take ten times as much memory."""
 
-    status: InferencePoolStatus
+    phase: str
+    conditions: tuple[tuple[str, bool], ...]  # type, whether it is True
+    cold_start: tuple[tuple[str, int], ...]  # phase, seconds; empty: none was measured
     ttft_seconds: float
+    is_priced: bool
+    per_hour: float
     spent: float  # until `at`, since this operator runs
     at: float
 
-    @property
-    def per_hour(self) -> float:
-        return float(self.status.cost.per_hour) if self.status.cost else 0.0
+    @classmethod
+    def of(cls, pool: InferencePool, status: InferencePoolStatus, spent: float, at: float) -> "_Figures":
+        return cls(
+            phase=status.phase or "",
+            conditions=tuple((intern(each.type), each.status == "True") for each in status.conditions),
+            cold_start=_cold_start(status.cold_start) if status.cold_start else (),
+            ttft_seconds=pool.spec.objectives.ttft_milliseconds / 1000,
+            is_priced=status.cost is not None,
+            per_hour=float(status.cost.per_hour) if status.cost else 0.0,
+            spent=spent,
+            at=at,
+        )
 
     def spent_by(self, now: float) -> float:
         return self.spent + self.per_hour * max(0.0, now - self.at) / SECONDS_AN_HOUR
@@ -58,8 +72,7 @@ class PoolMetrics(Collector):
         key, now = (pool.metadata.namespace, pool.metadata.name), self._clock()
         known = self._pools.get(key)
         spent = known.spent_by(now) if known else 0.0
-        ttft_seconds = pool.spec.objectives.ttft_milliseconds / 1000
-        self._pools[key] = _Figures(status, ttft_seconds, spent, now)
+        self._pools[key] = _Figures.of(pool, status, spent, now)
         for start in newly_measured(pool.status.cold_start, status.cold_start):
             self._starts.labels("all").observe(start.seconds)
             for phase, name in PHASES:
@@ -71,14 +84,14 @@ class PoolMetrics(Collector):
     def collect(self) -> Iterator[Family]:
         known = sorted(self._pools.items())
         words = "1 for every pool, with the word of its Ready condition"
-        yield _gauge("info", words, (((*key, each.status.phase or ""), 1) for key, each in known), "phase")
+        yield _gauge("info", words, (((*key, each.phase), 1) for key, each in known), "phase")
         words = "Conditions of a pool: 1 where it is True, 0 where not; one that is not there has no series"
         yield _gauge("condition", words, _conditions(known), "type")
         words = "Wanted time to first token"
         yield _gauge("ttft_objective_seconds", words, ((key, each.ttft_seconds) for key, each in known))
         words = "90th percentile of the last cold starts, and of each phase"
         yield _gauge("cold_start_p90_seconds", words, _cold_starts(known), "phase")
-        priced = [(key, each) for key, each in known if each.status.cost or each.spent]
+        priced = [(key, each) for key, each in known if each.is_priced or each.spent]
         words = "Price of an hour of the replicas there are, by the operator's price list"
         yield _gauge("cost_per_hour", words, ((key, each.per_hour) for key, each in priced))
         now = self._clock()
@@ -97,13 +110,15 @@ def _gauge(name: str, words: str, values: Iterable[tuple[tuple[str, ...], float]
 
 def _conditions(known: list[tuple[Key, _Figures]]) -> Iterator[tuple[tuple[str, ...], float]]:
     for key, each in known:
-        for condition in each.status.conditions:
-            yield (*key, condition.type), float(condition.status == "True")
+        for type_, is_true in each.conditions:
+            yield (*key, type_), float(is_true)
 
 
 def _cold_starts(known: list[tuple[Key, _Figures]]) -> Iterator[tuple[tuple[str, ...], float]]:
     for key, each in known:
-        if start := each.status.cold_start:
-            yield (*key, "all"), start.p90_seconds
-            for phase, name in PHASES:
-                yield (*key, phase), getattr(start.phases, name)
+        for phase, seconds in each.cold_start:
+            yield (*key, phase), seconds
+
+
+def _cold_start(start: ColdStartStatus) -> tuple[tuple[str, int], ...]:
+    return ("all", start.p90_seconds), *((phase, getattr(start.phases, name)) for phase, name in PHASES)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate_operator.resources import PERSISTENT_VOLUME_CLAIM, Manifest, Resource
+from tidegate_operator.world.cache import slim
 
 MAX_KEPT = 10_000
 Place = tuple[Resource, str, str]  # kind, namespace, name
@@ -41,6 +42,6 @@ class LookUps:
         self._kept.pop(place, None)
         is_claim = place[0] == PERSISTENT_VOLUME_CLAIM
         if is_claim == (found is not None):
-            self._kept[place] = LookUp(self._clock(), found)
+            self._kept[place] = LookUp(self._clock(), None if found is None else slim(found))
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)

@@ -25,6 +25,7 @@ from tidegate_operator.resources import (
     Resource,
     resource_of,
 )
+from tidegate_operator.world.cache import slim
 from tidegate_operator.world.kept import Kept, Sight
 from tidegate_operator.world.neighbours import Neighbourhood, Picker, Scaler, read_picker, read_scaler
 from tidegate_operator.world.price_file import PriceFile
@@ -93,7 +94,7 @@ class Surroundings:
 
     async def _read(self, resource: Resource) -> _Items:
         lists = [await self._kube.list(resource, namespace) for namespace in self._namespaces]
-        return [_slim(item) for listed in lists for item in listed]
+        return [slim(item) for listed in lists for item in listed]
 
 
 def _sort(sights: Mapping[Resource, Sight[_Items]]) -> _Seen:
@@ -127,12 +128,6 @@ def _why_unseen(sight: Sight[_Items]) -> str:
         case fault:
             answer = f"HTTP {fault.status}" if fault.status else "no answer"
             return f"the API server cannot list them ({answer})"
-
-
-def _slim(item: Manifest) -> Manifest:
-    """Without what is most of its text and nobody reads."""
-    kept = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
-    return {**item, "metadata": kept}
 
 
 def _key(resource: Resource, item: Manifest) -> _Key:

@@ -86,6 +86,28 @@ def test_preemptions_order_a_replica_that_waits_for_a_gpu_by_name_and_comes_up_w
     sim_engines.assert_quiescent(pools_namespace)
 
 
+def test_a_replica_on_two_gpus_gets_two_of_its_node_with_memory_to_talk_through_and_serves(
+    cluster: Cluster, sim_engines: Installation, pools_namespace: str, models: None
+) -> None:
+    pool = Pool.apply(cluster, pools_namespace, sim_pool("wide", accelerator={"memory": "24Gi", "count": 2}))
+    pool.wait_for_condition("Ready")
+    assert pool.status()["sizing"]["tensorParallel"] == 2
+    (engine,) = pool.engines()
+    script = (
+        "import os; shm = os.statvfs('/dev/shm'); "
+        "print(os.environ['NVIDIA_VISIBLE_DEVICES'], shm.f_blocks * shm.f_frsize)"
+    )
+    said = cluster.kubectl("exec", engine.name, "--namespace", pools_namespace, "--", "python", "-c", script)
+    devices, shm_bytes = said.split()
+    assert len(set(devices.split(","))) == 2
+    assert int(shm_bytes) > 64 * 2**20, "what a container has without a volume of its own"
+    client = Burst(pool.url(), "wide", num_clients=1, max_tokens=ANSWER_TOKENS, asks_once=True)
+    client.start()
+    result = client.finish()
+    assert (result.num_completed, result.num_failed) == (1, 0), result.fault
+    sim_engines.assert_quiescent(pools_namespace)
+
+
 def long_answer(engine: EnginePod) -> Burst:
     """One answer, asked of this engine, that goes on until long after the burst."""
     url = f"http://{engine.address}:{API_PORT}/v1"

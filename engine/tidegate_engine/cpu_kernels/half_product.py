@@ -36,24 +36,20 @@ class HalfKernelLinear:
         self._blocks = torch.zeros((num_blocks, self._num_columns, OUTPUTS), dtype=torch.float16)
         self._bias = torch.zeros(self._num_outputs) if bias is None else bias.float().contiguous()
         self._team = team
-        self._claimed = max(1, CLAIMED_BYTES // (COLUMN_BYTES * self._num_columns)) * OUTPUTS
         matrix.map_parts(self._pack)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        x = x if x.stride(-1) == 1 else x.contiguous()
-        product = torch.empty((x.shape[0], self._num_outputs))
-        self._team.run(
-            kernel.address,
-            x.data_ptr(),
-            4 * x.stride(0),
-            x.shape[0],
+        self._words = (
             self._num_columns,
             self._blocks.data_ptr(),
             self._bias.data_ptr(),
-            product.data_ptr(),
             self._num_outputs,
-            self._claimed,
+            max(1, CLAIMED_BYTES // (COLUMN_BYTES * self._num_columns)) * OUTPUTS,
         )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if x.stride(-1) == 1 else x.contiguous()
+        num_rows = x.shape[0]
+        product = torch.empty((num_rows, self._num_outputs))
+        self._team.run(kernel.address, x.data_ptr(), 4 * x.stride(0), num_rows, product.data_ptr(), *self._words)
         return product
 
     def _pack(self, rows: torch.Tensor, part: slice) -> None:
@@ -122,8 +118,8 @@ def kernel(words):
     """
     shared = address_of(words)
     rows, stride, num_rows = load_int64(shared, 1), load_int64(shared, 2), load_int64(shared, 3)
-    num_columns, blocks, biases = load_int64(shared, 4), load_int64(shared, 5), load_int64(shared, 6)
-    product, num_outputs, claimed = load_int64(shared, 7), load_int64(shared, 8), load_int64(shared, 9)
+    product, num_columns, blocks = load_int64(shared, 4), load_int64(shared, 5), load_int64(shared, 6)
+    biases, num_outputs, claimed = load_int64(shared, 7), load_int64(shared, 8), load_int64(shared, 9)
     first = claim(shared, claimed)
     while first < num_outputs:
         following = claim(shared, claimed)

@@ -173,6 +173,16 @@ def test_decoding_in_pieces_equals_the_librarys_decoding_at_once(tmp_path, kind)
     assert torch.equal(decoded, torch.from_numpy(dequantize(raw, storage)))
 
 
+@pytest.mark.parametrize("name", ["self_attn.q_proj", "self_attn.o_proj", "mlp.down_proj"])
+@pytest.mark.parametrize("kind", [gguf.GGMLQuantizationType.Q8_0, None])
+def test_some_rows_and_columns_are_those_of_the_whole_matrix(tmp_path, name, kind):
+    """What one of several devices reads; blocks of a quantised row need not end where its columns do."""
+    weights = open_weights(write_gguf(tmp_path / "model.gguf", random_model("llama"), "llama", kind))
+    part = torch.empty(19, 31)
+    weights.read_rows(f"model.layers.1.{name}.weight", 3, part, slice(20, 51))
+    assert torch.equal(part, weights.tensor(f"model.layers.1.{name}.weight")[3:22, 20:51])
+
+
 def test_llama3_frequencies_become_rotary_scaling(tmp_path):
     plain = write_gguf(tmp_path / "plain.gguf", random_model("llama"), "llama")
     assert open_weights(plain).config["rope_scaling"] is None

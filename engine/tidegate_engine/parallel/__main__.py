@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 from multiprocessing.connection import Connection
 
@@ -20,6 +21,8 @@ from tidegate_engine.parallel.share import Share
 from tidegate_engine.process.container import share_cores
 from tidegate_engine.process.exits import StartError, exit_of
 from tidegate_engine.process.lifecycle import STOP_SIGNALS
+
+CAUSE_FIRST_SECONDS = 0.5  # a collective that breaks under us says that somebody else is gone: that is to be told first
 
 
 def main(rank: int, size: int, channel_number: int, lifeline: int) -> int:
@@ -34,6 +37,7 @@ def main(rank: int, size: int, channel_number: int, lifeline: int) -> int:
         return ExitCode.OK
     except Exception as error:  # noqa: BLE001 - the first process says what it means for all
         traceback.print_exc()
+        time.sleep(CAUSE_FIRST_SECONDS)
         _send(channel, _failed(error))
         return exit_of(error).code
     return ExitCode.OK

@@ -149,6 +149,11 @@ class OperatorUnderTest:
     def is_condition(self, kind: str, status: str, name: str = "chat") -> bool:
         return self.condition(kind, name).get("status") == status
 
+    def is_current(self, name: str = "chat") -> bool:
+        """Its status is that of the spec it has now: a Ready may be from before."""
+        pool = self.pool(name)
+        return bool(pool.get("status", {}).get("observedGeneration") == pool["metadata"]["generation"])
+
     def versions(self, kinds: str = WATCHED_KINDS) -> dict[str, str]:
         """resourceVersion of everything in the namespace that the operator could touch."""
         items = [item for item in self.get(kinds) if item.get("reportingController", CONTROLLER) == CONTROLLER]

@@ -19,7 +19,7 @@ AUTO = {"minReplicas": 1, "maxReplicas": 4, "scaling": {"mode": "Auto", "scaleDo
 def become_ready(operator: OperatorUnderTest, name: str = "chat", ready: str = "1/1") -> None:
     def is_so() -> bool:
         status = operator.pool(name).get("status", {})
-        return (status.get("phase"), status.get("ready")) == ("Ready", ready)
+        return operator.is_current(name) and (status.get("phase"), status.get("ready")) == ("Ready", ready)
 
     eventually(is_so, timeout_seconds=60, what=f"{name} is Ready with {ready}")
 

@@ -11,7 +11,10 @@ CHILD_KINDS = "deployments,services,serviceaccounts,configmaps,controllerrevisio
 
 
 def become_ready(operator: OperatorUnderTest, name: str = "chat") -> None:
-    eventually(lambda: operator.is_condition("Ready", "True", name), what=f"{name} is Ready")
+    def is_so() -> bool:
+        return operator.is_current(name) and operator.is_condition("Ready", "True", name)
+
+    eventually(is_so, what=f"{name} is Ready")
 
 
 def children(operator: OperatorUnderTest) -> set[str]:
@@ -65,8 +68,8 @@ def test_drift_is_repaired_and_fields_of_others_are_kept(operator: OperatorUnder
         return service["spec"]["selector"]["tidegate.dev/serving"] == "true" and deployment["spec"]["replicas"] == 1
 
     eventually(repaired, timeout_seconds=10)
+    (pod,) = eventually(operator.engine_pods)
     become_ready(operator)
-    (pod,) = operator.engine_pods()
     kubectl("label", "pod", pod["metadata"]["name"], "tidegate.dev/template-", "-n", operator.namespace)
     operator.assert_quiescent()
     assert operator.condition("Progressing")["reason"] == "UpToDate", "its ReplicaSet keeps it"

@@ -17,7 +17,8 @@ CHANGED = {"context": {"max": 2048, "min": 1024}}
 
 def become_ready(operator: OperatorUnderTest, ready: str) -> None:
     def is_ready() -> bool:
-        return operator.is_condition("Ready", "True") and operator.pool()["status"]["ready"] == ready
+        is_ready = operator.is_current() and operator.is_condition("Ready", "True")
+        return is_ready and operator.pool()["status"]["ready"] == ready
 
     eventually(is_ready, what=f"ready {ready}", timeout_seconds=60)
 

@@ -9,6 +9,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from pathlib import Path
 
 from tidegate_cli.bench.trace import TraceRequest
@@ -51,6 +52,7 @@ class Outcome:
     """What became of one request; times are virtual seconds, None where it did not come to that."""
 
     asked: TraceRequest
+    service_class: ServiceClass
     promised_wait: float | None = None  # at acceptance
     retry_after: float | None = None  # of a refusal
     waited: float | None = None
@@ -127,9 +129,9 @@ class Site:
         self.door = Door(self.engine, limits, clock=self.runner.clock)
         self._waiting: dict[str, tuple[Request, Outcome]] = {}
 
-    def arrive(self, asked: TraceRequest) -> None:
+    def arrive(self, asked: TraceRequest, service_class: ServiceClass = ServiceClass.GUARANTEED) -> None:
         """At the door, which may refuse it."""
-        request, outcome = self._new(asked, ServiceClass.GUARANTEED)
+        request, outcome = self._new(asked, service_class)
         try:
             outcome.promised_wait = self.door.enter(request)
         except Refused as refusal:
@@ -159,7 +161,7 @@ class Site:
 
     def _new(self, asked: TraceRequest, service_class: ServiceClass) -> tuple[Request, Outcome]:
         number = len(self.result.outcomes)
-        outcome = Outcome(asked)
+        outcome = Outcome(asked, service_class)
         self.result.outcomes.append(outcome)
         sampling = SamplingParams(max_tokens=self.machine.max_tokens, stop_token_ids=frozenset({EOS}))
         terms = Terms(service_class=service_class)
@@ -188,15 +190,21 @@ def at_rate(requests: Sequence[TraceRequest], factor: float) -> list[TraceReques
     return [replace(request, arrival_seconds=request.arrival_seconds / factor) for request in requests]
 
 
-def replay(site: Site, requests: Sequence[TraceRequest], *, has_door: bool = True) -> Replay:
-    """All requests, each at its time, to the end of the last."""
-    coming = deque(requests)
+def replay(
+    site: Site,
+    requests: Sequence[TraceRequest],
+    *,
+    has_door: bool = True,
+    classes: Sequence[ServiceClass] = (ServiceClass.GUARANTEED,),
+) -> Replay:
+    """All requests, each at its time, to the end of the last; they are of these classes by turns."""
+    coming = deque(zip(requests, cycle(classes), strict=False))
     take_in = site.arrive if has_door else site.queue
     while coming or site.engine.has_work:
         if not site.engine.has_work:
-            site.runner.seconds = max(site.runner.seconds, coming[0].arrival_seconds)
-        while coming and coming[0].arrival_seconds <= site.runner.seconds:
-            take_in(coming.popleft())
+            site.runner.seconds = max(site.runner.seconds, coming[0][0].arrival_seconds)
+        while coming and coming[0][0].arrival_seconds <= site.runner.seconds:
+            take_in(*coming.popleft())
         if site.engine.has_work:
             site.step()
     return site.result

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import Request
-from tidegate_engine.scheduling.forecast import Demand
+from tidegate_engine.scheduling.arrivals import Arrivals
+from tidegate_engine.scheduling.demand import Demand
 from tidegate_engine.scheduling.outlook import Outlook
 from tidegate_engine.scheduling.queue import QueueLimits, check_may_wait
 
@@ -27,6 +28,7 @@ class Door:
         self._clock = clock
         self._cost_seconds = self._next_cost_seconds = 0.0
         self._next: Outlook | None = None
+        self._arrivals = Arrivals()
         self._outlook = self._look()
         self._play(self._outlook, num_requests=len(engine.queue))
 
@@ -55,12 +57,16 @@ class Door:
         if self._next:
             self._next.let_in(request, demand, after)
         queue.add(request)
+        if not request.is_spot:
+            self._arrivals.note(demand, self._clock())
         return wait_seconds
 
     def wait_seconds(self, num_prompt_tokens: int, num_output_tokens: int) -> float:
         """Predicted wait of such a request if it came now."""
         self._refresh()
-        demand = Demand(num_prompt_tokens, num_prompt_tokens, 0, num_output_tokens, num_output_tokens)
+        demand = Demand(
+            num_prompt_tokens, num_prompt_tokens, 0, num_output_tokens, num_output_tokens, num_output_tokens
+        )
         seconds, _ = self._outlook.place(demand)
         return max(0.0, seconds - (self._clock() - self._outlook.made_at))
 
@@ -78,7 +84,9 @@ class Door:
 
     def _look(self) -> Outlook:
         started = self._clock()
-        outlook = Outlook(self._engine, now=started, horizon_seconds=2 * self._limits.max_wait_seconds)
+        outlook = Outlook(
+            self._engine, now=started, horizon_seconds=2 * self._limits.max_wait_seconds, arrivals=self._arrivals
+        )
         self._next_cost_seconds = self._clock() - started
         return outlook
 

@@ -18,10 +18,11 @@ from tidegate_core.kv_demand import KvDemand
 
 
 class Growth(NamedTuple):
-    """A decoding request: its latest end, and the blocks it would have held at step 0 at its constant rate."""
+    """A decoding request: its latest end, and the blocks it holds at the end, and at step 0 at its constant rate."""
 
     latest_end: int
     blocks_at_zero: float
+    end_blocks: int
 
 
 class ExpectedClaims:
@@ -44,27 +45,38 @@ class ExpectedClaims:
         twin._buckets = self._buckets.copy()  # noqa: SLF001 - its own kind
         return twin
 
-    def leave_room(self, num_blocks: int, end_blocks: int, growth: Growth | None) -> bool:
-        """For one that needs `end_blocks` at its end; `growth` if it decodes from the next step on."""
-        if self.at_end + end_blocks <= num_blocks:
+    def leave_room(self, num_blocks: int, growth: Growth, *, is_in_lockstep: bool) -> bool:
+        """For one more; `is_in_lockstep` if it decodes from the next step on."""
+        if self.at_end + growth.end_blocks <= num_blocks:
             return True
-        if growth is None:
-            return self.peak() + self.prefilling + end_blocks <= num_blocks
-        self.add(growth)
+        if not is_in_lockstep:
+            return self.peak() + self.prefilling + growth.end_blocks <= num_blocks
+        self._count(growth, 1)
         peak = self.peak()
-        self.remove(growth)
+        self._count(growth, -1)
         return peak + self.prefilling <= num_blocks
 
     def growth(self, step: int, num_tokens: int, left: int) -> Growth:
         """Of a request that holds so many tokens at this step. What windows cap is counted in full from the start."""
-        end_blocks = -(-(num_tokens + left) // self._kv.block_size)
-        capped = sum(cap.num_groups * min(end_blocks, cap.decoding) for cap in self._kv.caps)
-        return Growth(step + left, (num_tokens - step) * self._blocks_a_step + self._rounding + capped)
+        most_blocks = -(-(num_tokens + left) // self._kv.block_size)
+        capped = sum(cap.num_groups * min(most_blocks, cap.decoding) for cap in self._kv.caps)
+        at_zero = (num_tokens - step) * self._blocks_a_step + self._rounding + capped
+        return Growth(step + left, at_zero, self._kv.prefilling_blocks(num_tokens + left))
 
-    def add(self, growth: Growth) -> None:
+    def begin_prompt(self, end_blocks: int) -> None:
+        self.at_end += end_blocks
+        self.prefilling += end_blocks
+
+    def end_prompt(self, end_blocks: int) -> None:
+        self.at_end -= end_blocks
+        self.prefilling -= end_blocks
+
+    def begin_decoding(self, growth: Growth) -> None:
+        self.at_end += growth.end_blocks
         self._count(growth, 1)
 
-    def remove(self, growth: Growth) -> None:
+    def end_decoding(self, growth: Growth) -> None:
+        self.at_end -= growth.end_blocks
         self._count(growth, -1)
 
     def peak(self) -> float:

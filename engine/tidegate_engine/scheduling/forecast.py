@@ -1,38 +1,25 @@
 """When will a request start? The scheduler's own rules, played forward from event to event.
 
 Between two events (a prompt is computed, an answer ends) all steps are alike, so their number times the fitted step
-time is added at once. Admission counts with max_tokens as the scheduler does, but answers end where their expectation
-says. Pure: outlooks admit() who runs and enqueue() who waits; place(newcomer) gives its wait and what follows from it.
+time is added at once. Admission counts as the scheduler does, guaranteed requests with max_tokens and spot requests
+with everybody as long as is likely, but answers end where their expectation says. Pure: outlooks admit() who runs and
+enqueue() who waits; place(newcomer) gives its wait and what follows from it. All of these are of one class; `others` of
+the other class wait too, and start when they would beside them.
 """
 
 import heapq
+from collections import deque
 from copy import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from tidegate_core.kv_demand import KvDemand
+from tidegate_engine.scheduling.arrivals import Coming
 from tidegate_engine.scheduling.budget import BudgetLimits, token_budget
 from tidegate_engine.scheduling.chunks import MAX_PARTIAL_PROMPTS
+from tidegate_engine.scheduling.demand import Demand
 from tidegate_engine.scheduling.expected_claims import ExpectedClaims, Growth
 from tidegate_engine.scheduling.step_fit import StepTime
-
-
-class Demand(NamedTuple):
-    """What a request asks for, how far it is, and how many tokens it is expected to sample still.
-
-    `num_missing_tokens` are those to compute before its next token. Admission counts with `max_tokens`.
-    """
-
-    num_missing_tokens: int
-    num_tokens: int
-    num_outputs: int
-    max_tokens: int
-    expected_left: int
-    is_spot: bool = False
-
-    @property
-    def left(self) -> int:
-        return self.max_tokens - self.num_outputs
 
 
 @dataclass(frozen=True)
@@ -60,9 +47,7 @@ class Decoder(NamedTuple):
 
     expected_end: int
     base: int
-    growth: Growth
-    end_blocks: int
-    is_spot: bool
+    growths: tuple[Growth, ...]
 
 
 class Forecast:
@@ -76,13 +61,17 @@ class Forecast:
         self.decoding: list[Decoder] = []  # a heap
         self.prefilling: list[Demand] = []
         self.decoding_base = 0  # sum over `decoding`, for each event asks for it
-        self.guaranteed = ExpectedClaims(rules.kv, rules.bucket_steps)
-        self.everybody = ExpectedClaims(rules.kv, rules.bucket_steps)  # spot requests too
+        self.likely = ExpectedClaims(rules.kv, rules.bucket_steps)  # of everybody: spot requests are admitted by it
+        self.most = ExpectedClaims(rules.kv, rules.bucket_steps)  # of guaranteed requests, which are admitted by it
+        self.others: deque[Demand] = deque()  # that wait too, of the class that is not placed here
+        self.coming = Coming()  # guaranteed requests, while spot requests are placed
+        self.num_come = 0
 
     def copy(self) -> "Forecast":
         twin = copy(self)
         twin.waits, twin.decoding, twin.prefilling = self.waits.copy(), self.decoding.copy(), self.prefilling.copy()
-        twin.guaranteed, twin.everybody = self.guaranteed.copy(), self.everybody.copy()
+        twin.likely, twin.most = self.likely.copy(), self.most.copy()
+        twin.others = self.others.copy()
         return twin
 
     def place(self, demand: Demand) -> tuple[float, "Forecast"]:
@@ -91,40 +80,57 @@ class Forecast:
         later.enqueue(demand)
         return later.seconds, later
 
-    def waits_after(self, elapsed_seconds: float, num_queued: int) -> list[Wait]:
-        """The waits still ahead some time after the forecast was made, of those of its waiting that are queued still.
-
-        An engine may be slower than its forecast: whoever should have started and is queued has a wait of 0.
-        """
-        first = max(0, len(self.waits) - num_queued)
-        return [wait._replace(seconds=max(0.0, wait.seconds - elapsed_seconds)) for wait in self.waits[first:]]
-
     def enqueue(self, demand: Demand) -> None:
         """Plays on until the request is admitted, behind everybody queued before it."""
-        while not self._has_room(demand) and self.seconds < self.rules.horizon_seconds:
+        while not self._starts(demand) and self.seconds < self.rules.horizon_seconds:
             self._advance()
         self.admit(demand)
         if self.seconds > 0.0:
             self.waits.append(Wait(self.seconds, demand.num_tokens - demand.num_outputs))
 
     def admit(self, demand: Demand) -> None:
-        self._count_at_end(self._end_blocks(demand), is_spot=demand.is_spot)
         if demand.num_outputs and demand.num_missing_tokens == 1:
             self._start_decoding(demand)
-        else:
-            self.prefilling.append(demand)
-            self._count_prefilling(self._end_blocks(demand), is_spot=demand.is_spot)
+            return
+        self.prefilling.append(demand)
+        for claims, growth in self._counted(self._growths(demand)):
+            claims.begin_prompt(growth.end_blocks)
 
-    def _has_room(self, demand: Demand) -> bool:
-        rules = self.rules
-        if len(self.decoding) + len(self.prefilling) >= rules.slots:
+    def _starts(self, demand: Demand) -> bool:
+        """Whether it does now: spot requests do where only blocks keep the guaranteed ones before them waiting."""
+        if demand.is_spot:
+            come = self.coming.by(self.seconds, self.num_come)
+            self.num_come += len(come)
+            self.others += come
+            return self._others_start() and self._has_place(demand) and self._has_blocks(demand)
+        if not self._has_place(demand):
             return False
-        left = self._prompt_tokens_a_step() - self._num_missing_tokens()
-        if left <= 0 and len(self.prefilling) >= MAX_PARTIAL_PROMPTS:
+        if self._has_blocks(demand):
+            return True
+        self._others_start()
+        return False
+
+    def _others_start(self) -> bool:
+        """As many as do now; False if their head lacks more than blocks."""
+        while self.others:
+            if not self._has_place(self.others[0]):
+                return False
+            if not self._has_blocks(self.others[0]):
+                return True
+            self.admit(self.others.popleft())
+        return True
+
+    def _has_place(self, demand: Demand) -> bool:
+        """A spot request leaves a slot for the guaranteed one that waits."""
+        is_slot_kept = demand.is_spot and bool(self.others)
+        if len(self.decoding) + len(self.prefilling) + is_slot_kept >= self.rules.slots:
             return False
-        growth = self._growth(demand) if demand.num_missing_tokens <= left else None
-        claims = self.everybody if demand.is_spot else self.guaranteed
-        return claims.leave_room(rules.num_blocks, self._end_blocks(demand), growth)
+        return len(self.prefilling) < MAX_PARTIAL_PROMPTS or self._spare_prompt_tokens() > 0
+
+    def _has_blocks(self, demand: Demand) -> bool:
+        claims, growth = self._counted(self._growths(demand))[-1]
+        is_in_lockstep = demand.num_missing_tokens <= self._spare_prompt_tokens()
+        return claims.leave_room(self.rules.num_blocks, growth, is_in_lockstep=is_in_lockstep)
 
     def _advance(self) -> None:
         """On to the next event: the first prompt is computed, or the next answer ends."""
@@ -159,49 +165,47 @@ class Forecast:
             self._sample_first(first)
 
     def _sample_first(self, demand: Demand) -> None:
-        end_blocks = self._end_blocks(demand)
-        self._count_prefilling(-end_blocks, is_spot=demand.is_spot)
-        if demand.expected_left == 1:
-            self._count_at_end(-end_blocks, is_spot=demand.is_spot)
-            return
-        num_tokens, num_outputs = demand.num_tokens + 1, demand.num_outputs + 1
-        self._start_decoding(
-            demand._replace(num_tokens=num_tokens, num_outputs=num_outputs, expected_left=demand.expected_left - 1)
-        )
+        for claims, growth in self._counted(self._growths(demand)):
+            claims.end_prompt(growth.end_blocks)
+        if demand.expected_left > 1:
+            self._start_decoding(
+                demand._replace(
+                    num_tokens=demand.num_tokens + 1,
+                    num_outputs=demand.num_outputs + 1,
+                    expected_left=demand.expected_left - 1,
+                    likely_left=max(1, demand.likely_left - 1),
+                    most_left=demand.most_left - 1,
+                )
+            )
 
     def _start_decoding(self, demand: Demand) -> None:
         base = demand.num_tokens - 1 - self.step
-        growth = self._growth(demand)
-        end_blocks = self._end_blocks(demand)
-        decoder = Decoder(self.step + demand.expected_left, base, growth, end_blocks, demand.is_spot)
-        heapq.heappush(self.decoding, decoder)
+        growths = self._growths(demand)
+        for claims, growth in self._counted(growths):
+            claims.begin_decoding(growth)
+        heapq.heappush(self.decoding, Decoder(self.step + demand.expected_left, base, growths))
         self.decoding_base += base
-        self.everybody.add(growth)
-        if not demand.is_spot:
-            self.guaranteed.add(growth)
 
     def _end(self, ended: Decoder) -> None:
         self.decoding_base -= ended.base
-        self._count_at_end(-ended.end_blocks, is_spot=ended.is_spot)
-        self.everybody.remove(ended.growth)
-        if not ended.is_spot:
-            self.guaranteed.remove(ended.growth)
+        for claims, growth in self._counted(ended.growths):
+            claims.end_decoding(growth)
 
-    def _count_at_end(self, num_blocks: int, *, is_spot: bool) -> None:
-        self.everybody.at_end += num_blocks
-        if not is_spot:
-            self.guaranteed.at_end += num_blocks
+    def _growths(self, demand: Demand) -> tuple[Growth, ...]:
+        """As it is counted among everybody, and among guaranteed requests if it is one; the last decides about it."""
+        held, growth = demand.num_tokens - 1, self.likely.growth
+        likely = growth(self.step, held, demand.likely_left)
+        return (likely,) if demand.is_spot else (likely, growth(self.step, held, demand.most_left))
 
-    def _count_prefilling(self, num_blocks: int, *, is_spot: bool) -> None:
-        self.everybody.prefilling += num_blocks
-        if not is_spot:
-            self.guaranteed.prefilling += num_blocks
-
-    def _growth(self, demand: Demand) -> Growth:
-        return self.everybody.growth(self.step, demand.num_tokens - 1, demand.left)
+    def _counted(self, growths: tuple[Growth, ...]) -> list[tuple[ExpectedClaims, Growth]]:
+        return list(zip((self.likely, self.most), growths, strict=False))
 
     def _num_missing_tokens(self) -> int:
         return sum([demand.num_missing_tokens for demand in self.prefilling])
+
+    def _spare_prompt_tokens(self) -> int:
+        """Of the next step, beside the prompts under way."""
+        return self._prompt_tokens_a_step() - self._num_missing_tokens()
 
     def _prompt_tokens_a_step(self) -> int:
         num_decoding = len(self.decoding)
@@ -211,6 +215,3 @@ class Forecast:
     def _num_context_tokens(self) -> int:
         computed = sum([demand.num_tokens - demand.num_missing_tokens for demand in self.prefilling])
         return self.decoding_base + len(self.decoding) * self.step + computed
-
-    def _end_blocks(self, demand: Demand) -> int:
-        return self.rules.kv.prefilling_blocks(demand.num_tokens - 1 + demand.left)

@@ -1,5 +1,8 @@
 """The engine's near future from one look at its live requests: who starts when, guaranteed and spot.
 
+A forecast for each class: in that of guaranteed requests, spot requests that may start beside them make steps longer;
+in that of spot requests, guaranteed ones go first, those who wait and those who are expected to come.
+
 Made by the door, a slice at a time, so that a thousand waiting requests never stop the event loop for long. Live
 requests are read while the engine thread works on them: a step more or less changes no decision.
 
@@ -12,18 +15,21 @@ from collections import deque
 
 from tidegate_engine.engine import Engine
 from tidegate_engine.request import Request
-from tidegate_engine.scheduling.forecast import Demand, Forecast, Rules, Wait
+from tidegate_engine.scheduling.arrivals import Arrivals
+from tidegate_engine.scheduling.demand import Demand
+from tidegate_engine.scheduling.forecast import Forecast, Rules, Wait
 from tidegate_engine.scheduling.lengths import Progress
-from tidegate_engine.scheduling.spot import expected_claim
+from tidegate_engine.scheduling.spot import EXPECTED_SHARE
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
+MAX_SPOT_BESIDE = 64  # spot requests that may start while guaranteed ones wait, and make steps longer
 BUCKETS_OF_MEAN = 16  # latest ends are known to this part of the mean max_tokens
 
 
 class Outlook:
     """Complete once play() has played all who waited; then it grows with each request let in."""
 
-    def __init__(self, engine: Engine, *, now: float, horizon_seconds: float) -> None:
+    def __init__(self, engine: Engine, *, now: float, horizon_seconds: float, arrivals: Arrivals | None = None) -> None:
         self.made_at = now
         self.num_ended = engine.scheduler.num_ended
         self._num_drawn = 0
@@ -44,11 +50,14 @@ class Outlook:
             horizon_seconds=horizon_seconds,
             bucket_steps=max(1, mean_tokens // BUCKETS_OF_MEAN),
         )
-        self._guaranteed = Forecast(rules)  # nobody in it waits for a spot request
-        self._all: Forecast | None = None  # from the first spot request that waits
+        self._guaranteed = Forecast(rules)
         for request in running.values():
             if not request.finish_reason:
                 self._guaranteed.admit(self.demand_of(request))
+        self._spot = self._guaranteed.copy()
+        self._spot.coming = (arrivals or Arrivals()).expected(now)
+        spot = [request for request in self._upcoming if request.is_spot]
+        self._guaranteed.others.extend(map(self.demand_of, spot[:MAX_SPOT_BESIDE]))
 
     @property
     def is_complete(self) -> bool:
@@ -63,42 +72,46 @@ class Outlook:
 
     def place(self, demand: Demand) -> tuple[float, Forecast]:
         """Seconds until it is admitted, and the forecast with it admitted."""
-        forecast = self._all if demand.is_spot and self._all else self._guaranteed
-        return forecast.place(demand)
+        return (self._spot if demand.is_spot else self._guaranteed).place(demand)
 
     def let_in(self, request: Request, demand: Demand, after: Forecast) -> None:
         """The request queues; `after` is what place() said of it, if this outlook was asked."""
         if not self.is_complete:
             self._upcoming.append(request)
         elif demand.is_spot:
-            self._all = after
+            self._spot = after
+            if len(self._guaranteed.others) < MAX_SPOT_BESIDE:
+                self._guaranteed.others.append(demand)
         else:
             self._guaranteed = after
-            if self._all:
-                self._all.enqueue(demand)
+            self._spot.others.append(demand)
 
     def waits_after(self, elapsed_seconds: float, num_queued: int) -> list[Wait]:
-        """As Forecast.waits_after(), of all who wait."""
-        return (self._all or self._guaranteed).waits_after(elapsed_seconds, num_queued)
+        """The waits still ahead some time after the outlook was made, of those of its waiting that are queued still.
+
+        An engine may be slower than its forecast: whoever should have started and is queued has a wait of 0.
+        """
+        waits = sorted([*self._guaranteed.waits, *self._spot.waits])
+        first = max(0, len(waits) - num_queued)
+        return [wait._replace(seconds=max(0.0, wait.seconds - elapsed_seconds)) for wait in waits[first:]]
 
     def demand_of(self, request: Request) -> Demand:
         """A token is always missing: the engine thread may be in the midst of recording a step."""
         self._num_drawn += 1
         share = (0.5 + self._num_drawn * GOLDEN_RATIO) % 1.0
-        max_tokens, is_spot = request.sampling.max_tokens, request.is_spot
+        max_tokens = request.sampling.max_tokens
         num_outputs = min(request.num_outputs, max_tokens - 1)
         curve = self._lengths.curve(request.num_prompt_tokens)
         expected_left = curve.quantile(share, num_outputs, max_tokens) - num_outputs
-        if is_spot:
-            claimed = expected_claim(request, self._lengths).left
-            max_tokens = min(max_tokens, num_outputs + max(claimed, expected_left))
+        likely_left = curve.quantile(EXPECTED_SHARE, num_outputs, max_tokens) - num_outputs
         return Demand(
             num_missing_tokens=self._num_missing(request),
             num_tokens=request.num_tokens,
             num_outputs=num_outputs,
-            max_tokens=max_tokens,
             expected_left=expected_left,
-            is_spot=is_spot,
+            likely_left=min(max(expected_left, likely_left << request.num_preemptions), max_tokens - num_outputs),
+            most_left=max_tokens - num_outputs,
+            is_spot=request.is_spot,
         )
 
     def _num_missing(self, request: Request) -> int:
@@ -109,9 +122,8 @@ class Outlook:
         return max(1, missing)
 
     def _enqueue(self, demand: Demand) -> None:
-        if demand.is_spot and self._all is None:
-            self._all = self._guaranteed.copy()
-        if not demand.is_spot:
+        if demand.is_spot:
+            self._spot.enqueue(demand)
+        else:
             self._guaranteed.enqueue(demand)
-        if self._all:
-            self._all.enqueue(demand)
+            self._spot.others.append(demand)

@@ -17,6 +17,7 @@ from tidegate_engine.scheduling.chunks import PromptShares
 from tidegate_engine.scheduling.fairness import OUTPUT_WEIGHT, TenantShare
 from tidegate_engine.scheduling.lengths import OutputLengths
 from tidegate_engine.scheduling.queue import RequestQueue
+from tidegate_engine.scheduling.refusals import Refusals
 from tidegate_engine.scheduling.rows import decode_rows, new_blocks_of, prefill_row
 from tidegate_engine.scheduling.running import Running, claim_of
 from tidegate_engine.scheduling.spot import next_victim
@@ -45,14 +46,6 @@ class Verdict(Enum):
     NO_BLOCKS = auto()
 
 
-class Refusal(NamedTuple):
-    """The pool's last verdict about the head of a line; it holds until somebody starts or ends, or until that step."""
-
-    request_id: str
-    is_partial: bool
-    until_step: int
-
-
 class Scheduler:
     """Owns every request from admission to its end, and the queue's head while it decides about it."""
 
@@ -72,7 +65,7 @@ class Scheduler:
         self._counters = counters or Counters()
         self._lengths = lengths or OutputLengths(USUAL_OUTPUT_TOKENS)
         self._running = Running(pool.num_blocks, pool.kv, self._lengths)
-        self._refusals: dict[ServiceClass, Refusal] = {}
+        self._refusals = Refusals()
         self._num_started = 0
         self._bypass_at_step = 0
 
@@ -135,7 +128,7 @@ class Scheduler:
             if prefilling and request.request_id in prefilling:
                 self._running.begin_decoding(request)
                 self.pool.leave_behind(request, request.num_tokens - 1)
-                self._forget_refusals(request)
+                self._refusals.forget(request)
 
     def decoded(self, request: Request, sampled: int) -> None:
         """As computed(), of a request that was decoding already: one token for one. Called hundreds of times a step."""
@@ -212,15 +205,13 @@ class Scheduler:
 
     def _fits(self, head: Request, *, is_partial: bool) -> bool:
         """Whether the pool allows it now and for ever."""
-        service_class = head.terms.service_class
-        refusal = self._refusals.get(service_class)
-        if refusal and refusal[:2] == (head.request_id, is_partial) and self._running.num_steps < refusal.until_step:
+        num_steps = self._running.num_steps
+        if self._refusals.still_hold(head, num_steps, is_partial=is_partial):
             return False
         num_lacking = 0 if self._running.fits_in_full(head) else self._lacking_blocks(head, is_partial=is_partial)
         if num_lacking <= 0:
             return True
-        until_step = self._running.num_steps + self._steps_until_fewer(num_lacking)
-        self._refusals[service_class] = Refusal(head.request_id, is_partial, until_step)
+        self._refusals.note(head, num_steps + self._steps_until_fewer(num_lacking), is_partial=is_partial)
         return False
 
     def _lacking_blocks(self, candidate: Request, *, is_partial: bool) -> int:
@@ -241,20 +232,13 @@ class Scheduler:
                 request.account.charge_prompt(request.num_prompt_tokens - request.num_computed_tokens)
         self._running.add(request)
         shares.take(request)
-        self._forget_refusals(request)
+        self._refusals.forget(request)
 
     def _stop(self, request: Request) -> None:
         """It ends or is preempted."""
         self._running.remove(request)
         self.pool.release(request)
-        self._forget_refusals(request)
-
-    def _forget_refusals(self, changed: Request) -> None:
-        """Spot requests do not matter to guaranteed ones."""
-        if self._refusals:
-            self._refusals.pop(ServiceClass.SPOT, None)
-            if not changed.is_spot:
-                self._refusals.pop(ServiceClass.GUARANTEED, None)
+        self._refusals.forget(request)
 
     def _let_pass(self, shares: PromptShares) -> None:
         """Starts one request behind the blocked head whose whole prompt is in this step, if that delays the head never.

@@ -1,6 +1,6 @@
 """Products with 16-bit weights: fp32 activations and sums, at the speed of memory for few rows, of the FPU for many.
 
-    claimed outputs x as many rows as there is room for sums, 16 outputs at a time
+    claimed outputs x up to 128 rows, 16 outputs at a time
         stretch of columns     whose weights stay in the nearest cache until all rows have met them
             one to six rows    all sums in registers; meanwhile a share of the next stretch is fetched
 
@@ -112,7 +112,7 @@ def _multiply_block(rows, stride, num_rows, num_columns, block, following, biase
 
 @cfunc("void(voidptr)", nopython=True, error_model="numpy")
 def kernel(words):
-    """Claims outputs; goes through their weights once for as many rows as there is room for sums.
+    """Claims a few outputs of a stretch of rows, which stays in the cache for all outputs before the next begins.
 
     The next ones are claimed before, so that their weights are on the way while the last of these are multiplied.
     """
@@ -120,23 +120,25 @@ def kernel(words):
     rows, stride, num_rows = load_int64(shared, 1), load_int64(shared, 2), load_int64(shared, 3)
     product, num_columns, blocks = load_int64(shared, 4), load_int64(shared, 5), load_int64(shared, 6)
     biases, num_outputs, claimed = load_int64(shared, 7), load_int64(shared, 8), load_int64(shared, 9)
-    first = claim(shared, claimed)
-    while first < num_outputs:
-        following = claim(shared, claimed)
+    num_pieces = (num_outputs + claimed - 1) // claimed
+    stop = num_pieces * ((num_rows + MOST_ROWS_OF_SUMS - 1) // MOST_ROWS_OF_SUMS)
+    piece = claim(shared, 1)
+    while piece < stop:
+        following = claim(shared, 1)
+        row, first = piece // num_pieces * MOST_ROWS_OF_SUMS, piece % num_pieces * claimed
         end = min(first + claimed, num_outputs)
-        for row in range(0, num_rows, MOST_ROWS_OF_SUMS):
-            for output in range(first, end, OUTPUTS):
-                wanted = output + OUTPUTS if output + OUTPUTS < end else following
-                _multiply_block(
-                    rows + row * stride,
-                    stride,
-                    min(MOST_ROWS_OF_SUMS, num_rows - row),
-                    num_columns,
-                    blocks + 2 * output * num_columns,
-                    blocks + 2 * wanted * num_columns,
-                    biases + 4 * output,
-                    product + (row * num_outputs + output) * 4,
-                    num_outputs,
-                    min(OUTPUTS, num_outputs - output),
-                )
-        first = following
+        for output in range(first, end, OUTPUTS):
+            wanted = output + OUTPUTS if output + OUTPUTS < end else following % num_pieces * claimed
+            _multiply_block(
+                rows + row * stride,
+                stride,
+                min(MOST_ROWS_OF_SUMS, num_rows - row),
+                num_columns,
+                blocks + 2 * output * num_columns,
+                blocks + 2 * wanted * num_columns,
+                biases + 4 * output,
+                product + (row * num_outputs + output) * 4,
+                num_outputs,
+                min(OUTPUTS, num_outputs - output),
+            )
+        piece = following

@@ -10,9 +10,10 @@ import torch
 
 from running import answer_chunks, answers, greedy_params
 from tidegate_core.launch import EngineLaunch
-from tidegate_core.storage import KvDtype, Quantization
+from tidegate_core.storage import Quantization
 from tidegate_engine.compute.torch_runner import TorchRunner
-from tidegate_engine.parallel.crew import Crew
+from tidegate_engine.errors import EngineFailed
+from tidegate_engine.parallel.crew import Crew, FollowerLost
 from tidegate_engine.parallel.group import leave
 from tidegate_engine.request import FinishReason
 from tidegate_engine.runner import ScheduledRow, StepBatch
@@ -55,9 +56,9 @@ def test_two_devices_answer_as_transformers_does(name, changes, crew, tmp_path):
     assert answers(runner, prompts, params, max_step_tokens=40, has_prefix_cache=True) == expected
 
 
-def test_weights_and_keys_of_8_bits_give_nearly_the_logits_of_transformers(crew, tmp_path):
+def test_weights_of_8_bits_give_nearly_the_logits_of_transformers(crew, tmp_path):
     model = save_tiny_model("gemma3", tmp_path, torch.bfloat16).float()
-    runner = load(tmp_path, crew, quantization=Quantization.INT8, kv_dtype=KvDtype.INT8)
+    runner = load(tmp_path, crew, quantization=Quantization.INT8)
     prompt = prompts_of(211)[2]
     with torch.inference_mode():
         expected = model(torch.tensor([prompt])).logits[0, -1]
@@ -102,3 +103,13 @@ def test_a_token_outside_the_vocabulary_is_refused_before_anybody_computes_with_
     with pytest.raises(IndexError, match="vocabulary of 211"):
         runner.run(StepBatch((ScheduledRow("bad", (token_id,), 0, ((0,),), greedy_params(1), 0),)))
     assert answers(runner, prompts[:1], [greedy_params(NUM_TOKENS)]) == expected[:1]
+
+
+def test_a_device_that_fails_says_with_what_and_nothing_is_computed_any_more(served, crew):
+    """The last test of this file: a crew that has lost one is of no use."""
+    runner, prompts, _ = served
+    crew.send("nonsense")
+    with pytest.raises(FollowerLost, match=r"rank 1 of 2 failed.* TypeError: no command: 'nonsense'"):
+        crew.receive()
+    with pytest.raises(EngineFailed, match="no command"):
+        answers(runner, prompts, [greedy_params(1)] * len(prompts))

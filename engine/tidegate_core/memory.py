@@ -26,7 +26,7 @@ PARTS_IN_FLIGHT = 4
 PART_BYTES_PER_ELEMENT = 5
 
 # Private memory of a process before weights: Python with torch and the server (measured: 363 MiB on CPU) and compiled
-# kernels with their compiler (71 MiB), on CUDA also what the driver keeps on the host; and the tokenizer (measured:
+# kernels with their compiler (76 MiB), on CUDA also what the driver keeps on the host; and the tokenizer (measured:
 # 128 MiB for 262,144 entries). The first request held to a grammar adds a table of the vocabulary (measured: 112 MiB).
 PROCESS_BYTES = {Device.CPU: 440 * MIB, Device.CUDA: 1024 * MIB}
 TOKENIZER_BYTES_PER_ENTRY = 512

@@ -26,7 +26,7 @@ def attend(
     for part in reference.prefill_parts(inputs, pages.block_size, window):
         result[part.tokens] = reference.attend_part(query[part.tokens], pages, part, scale, softcap)
     decodes = _decodes(inputs)
-    if len(decodes):
+    if decodes.numel():
         tables = inputs.block_tables
         kernel(query, pages, decodes, tables, result, scale=scale, window=window, softcap=softcap)
     return result

@@ -162,7 +162,7 @@ def in_stretches(feed_forward: Callable[[torch.Tensor], torch.Tensor], x: torch.
 
     Twice a token's width and once more, since the product with down copies what it reads into one piece.
     """
-    if len(x) <= STRETCH_ROWS:
+    if x.shape[0] <= STRETCH_ROWS:  # len() of a tensor takes longer
         return feed_forward(x)
     result = torch.empty_like(x)
     for start in range(0, len(x), STRETCH_ROWS):

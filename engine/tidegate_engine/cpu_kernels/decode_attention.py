@@ -62,7 +62,7 @@ class DecodeKernel:
             query.data_ptr(),
             result.data_ptr(),
             decodes.data_ptr(),
-            len(decodes),
+            decodes.shape[0],
             tables.data_ptr(),
             tables.shape[1],
             pages.data.data_ptr(),

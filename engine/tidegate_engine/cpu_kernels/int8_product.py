@@ -133,8 +133,8 @@ def _round_rows(shared):
 @njit(error_model="numpy")
 def _multiply_block(activations, row_scales, num_rows, columns, block, scales, biases, to, step, wanted):
     """All rows with one block of outputs, four at a time; each four fetch their share of what is wanted next."""
-    stride, block_stride, pairs = 2 * columns, LANES * columns, columns // 2
-    fetched = (2 * OUTPUTS + (num_rows + 3) // 4 - 1) // ((num_rows + 3) // 4)
+    stride, block_stride, pairs, num_tiles = 2 * columns, LANES * columns, columns // 2, (num_rows + 3) // 4
+    fetched = (2 * OUTPUTS + num_tiles - 1) // num_tiles  # bytes a pair of columns
     row = 0
     while row + 4 <= num_rows:
         rows, of_rows, result = activations + row * stride, row_scales + 4 * row, to + row * step

@@ -40,8 +40,8 @@ class HeadCounts:
     def split(self, projected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Heads that are rotated (queries, then keys) and values, each [tokens, heads, head_dim]."""
         heads = projected.view(projected.shape[0], -1, self.head_dim)
-        num_rotated = self.num_query + self.num_kv
-        return heads[:, :num_rotated], heads[:, num_rotated:]
+        rotated, values = heads.split_with_sizes((self.num_query + self.num_kv, self.num_kv), 1)
+        return rotated, values
 
     def qk_norm(self, loader: LayerLoader, attention: str) -> torch.Tensor:
         """Both norms as one, [query + key heads, head_dim]: a single call normalises all rotated heads."""

@@ -62,8 +62,8 @@ class Gemma3:
         local_rotation = rotation_at(positions, self._local_frequencies, x.dtype)
         for index, layer in enumerate(self._layers):
             rotation = global_rotation if layer.window is None else local_rotation
-            x = x + self._attend(index, layer, x, rotation, step)
-            x = x + self._feed_forward(layer, x)
+            x += self._attend(index, layer, x, rotation, step)
+            x += self._feed_forward(layer, x)
         return self._normalised(x, self._norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -50,8 +50,8 @@ class Llama:
         x = self._embedding(token_ids)
         rotation = rotation_at(positions, self._frequencies, x.dtype)
         for index, layer in enumerate(self._layers):
-            x = x + self._attend(index, layer, rms_norm(x, layer.attention_norm, self._epsilon), rotation, step)
-            x = x + in_stretches(layer.feed_forward, rms_norm(x, layer.mlp_norm, self._epsilon))
+            x += self._attend(index, layer, rms_norm(x, layer.attention_norm, self._epsilon), rotation, step)
+            x += in_stretches(layer.feed_forward, rms_norm(x, layer.mlp_norm, self._epsilon))
         return rms_norm(x, self._norm, self._epsilon)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

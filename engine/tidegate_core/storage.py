@@ -1,10 +1,11 @@
 """How the engine keeps a model in memory: one table, which sizing multiplies and the engine obeys.
 
-On CPU the matrices of a 16-bit model are packed as fp16 for FBGEMM, twice as fast as fp32 and exact enough. Packing
-pads each matrix to whole blocks of 512 columns. Embedding rows are then looked up in the mapped file, which is no
-private memory, so a tied embedding is held once, as the packed head. Vectors are small and kept in fp32. A float32
-model stays float32 and unpacked, so that its output equals the reference token for token. Quantised to int8, matrices
-of either are packed alike, with a scale, a zero point and a sum for each output.
+On CPU the matrices of a 16-bit model are packed as fp16, twice as fast as fp32 and exact enough. What is counted is
+FBGEMM's packing, which pads each matrix to whole blocks of 512 columns: our own kernel's takes less, but cannot serve
+everywhere. Embedding rows are then looked up in the mapped file, which is no private memory, so a tied embedding is
+held once, as the packed head. Vectors are small and kept in fp32. A float32 model stays float32 and unpacked, so that
+its output equals the reference token for token. Quantised to int8, matrices of either are packed alike, with a scale, a
+zero point and a sum for each output.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Waiting for a cluster: as tests wait, at the pace of a kubectl."""
+"""Waiting for a cluster: as tests wait (waiting.py does both), at a calmer pace."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -6,7 +6,7 @@ from typing import TypeVar
 from tests.waiting import eventually
 
 T = TypeVar("T")
-POLL_SECONDS = 0.25  # each look is a process on a machine that has better things to do
+POLL_SECONDS = 0.25  # a look is requests to an API server that shares the machine with what is waited for
 
 
 def wait_for(what: str, predicate: Callable[[], T | None], timeout_seconds: float) -> T:

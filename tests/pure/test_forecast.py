@@ -76,4 +76,12 @@ def test_those_who_came_lately_come_again_at_the_same_distances():
     assert coming.by(4.0, 0) == [few, many, few, many]
     assert coming.by(9.9, 4) == []
     assert coming.by(12.0, 3) == [many, few, many, few]
+    assert len(coming.by(1e9, 0)) == 25, "within a minute, and then nobody"
     assert arrivals.expected(now=104.0 + MAX_AGE_SECONDS) == Coming()
+
+
+def test_a_burst_that_came_at_once_is_not_expected_without_end():
+    arrivals = Arrivals()
+    for _ in range(5):
+        arrivals.note(waiting(), now=1.0)
+    assert len(arrivals.expected(now=1.0).by(1e9, 0)) <= 5 * (MAX_AGE_SECONDS + 1)

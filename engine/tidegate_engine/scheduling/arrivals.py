@@ -3,7 +3,7 @@
 The door notes whom it lets in. A forecast takes it that the same ones come again, at the same distances:
 
     came       a  b c          now
-    will come               a  b c          a  b c          for ever
+    will come               a  b c          a  b c          for a minute, then nobody
 """
 
 from collections import deque
@@ -14,6 +14,7 @@ from tidegate_engine.scheduling.demand import Demand
 MAX_KEPT = 64
 MAX_AGE_SECONDS = 60.0
 FEWEST = 4  # of which a rate is believed
+SHORTEST_SECONDS = 1.0  # a burst is not expected to come again faster than this
 
 
 class Arrival(NamedTuple):
@@ -35,7 +36,7 @@ class Coming(NamedTuple):
         while self.each_period:
             rounds, index = divmod(first + len(found), len(self.each_period))
             arrival = self.each_period[index]
-            if rounds * self.period_seconds + arrival.seconds > seconds:
+            if rounds * self.period_seconds + arrival.seconds > min(seconds, MAX_AGE_SECONDS):
                 break
             found.append(arrival.demand)
         return found
@@ -53,7 +54,8 @@ class Arrivals:
     def expected(self, now: float) -> Coming:
         """Nobody where too few came to tell."""
         recent = [arrival for arrival in self._recent if now - arrival.seconds < MAX_AGE_SECONDS]
-        if len(recent) < FEWEST or now <= recent[0].seconds:
+        if len(recent) < FEWEST:
             return Coming()
         began = recent[0].seconds if len(recent) == len(self._recent) else now - MAX_AGE_SECONDS
-        return Coming(tuple(Arrival(seconds - began, demand) for seconds, demand in recent), now - began)
+        period_seconds = max(now - began, SHORTEST_SECONDS)
+        return Coming(tuple(Arrival(seconds - began, demand) for seconds, demand in recent), period_seconds)

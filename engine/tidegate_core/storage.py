@@ -1,11 +1,12 @@
 """How the engine keeps a model in memory: one table, which sizing multiplies and the engine obeys.
 
-On CPU the matrices of a 16-bit model are packed as fp16, twice as fast as fp32 and exact enough. What is counted is
-FBGEMM's packing, which pads each matrix to whole blocks of 512 columns: our own kernel's takes less, but cannot serve
-everywhere. Embedding rows are then looked up in the mapped file, which is no private memory, so a tied embedding is
-held once, as the packed head. Vectors are small and kept in fp32. A float32 model stays float32 and unpacked, so that
-its output equals the reference token for token. Quantised to int8, matrices of either are packed alike, with a scale, a
-zero point and a sum for each output.
+On CPU the matrices of a 16-bit model are packed as fp16, twice as fast as fp32 and exact enough. Embedding rows are
+then looked up in the mapped file, which is no private memory, so a tied embedding is held once, as the packed head.
+Vectors are small and kept in fp32. A float32 model stays float32 and unpacked, so that its output equals the reference
+token for token. Quantised to int8, matrices of either are packed alike, with a scale and a bias for each output.
+
+Counted is what our own kernels keep. FBGEMM, which serves on CPUs that they cannot be compiled for, pads columns to
+multiples of 512; an engine there measures more, and plans its pool with that.
 """
 
 from dataclasses import dataclass
@@ -15,9 +16,8 @@ from tidegate_core.accelerator import Device
 from tidegate_core.shape import ModelShape, WeightGroup, WeightRole
 
 _FLOAT32_NAMES = frozenset({"f32", "fp32", "float32"})
-_PACKED_COLUMNS = 512  # FBGEMM's block: 640 columns take the memory of 1,024
 _PACKED_ROLES = frozenset({WeightRole.LINEAR, WeightRole.HEAD})
-_INT8_BYTES_PER_ROW = 12  # what FBGEMM keeps of each: scale, zero point and sum, 4 B each
+_INT8_BYTES_PER_OUTPUT = 8  # scale and bias in fp32
 _INT4_BITS_PER_ELEMENT = 4.25  # groups of 128 with a 16-bit scale and a 16-bit zero point
 
 
@@ -86,20 +86,12 @@ class Storage:
         role = WeightRole.HEAD if is_tied else group.role
         if self.quantization is Quantization.INT8 and device == Device.CPU and role is not WeightRole.NORM:
             return _int8_bytes(group) if role in _PACKED_ROLES else 0
-        is_packed = device == Device.CPU and self.precision is Precision.BITS_16 and role in _PACKED_ROLES
-        num_elements = _packed_elements(group) if is_packed else group.num_elements
-        return num_elements * KEPT_BYTES[role, device, self.precision]
-
-
-def _packed_elements(group: WeightGroup) -> int:
-    if group.width is None:
-        return group.num_elements
-    return group.num_elements // group.width * (-(-group.width // _PACKED_COLUMNS) * _PACKED_COLUMNS)
+        return group.num_elements * KEPT_BYTES[role, device, self.precision]
 
 
 def _int8_bytes(group: WeightGroup) -> int:
-    num_rows = 0 if group.width is None else group.num_elements // group.width
-    return _packed_elements(group) + num_rows * _INT8_BYTES_PER_ROW
+    num_outputs = 0 if group.width is None else group.num_elements // group.width
+    return group.num_elements + num_outputs * _INT8_BYTES_PER_OUTPUT
 
 
 def storage_of(

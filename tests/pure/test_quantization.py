@@ -32,11 +32,11 @@ def int8_model() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
-def test_a_matrix_takes_a_byte_an_element_of_whole_blocks_and_twelve_a_row(dtype: str) -> None:
+def test_a_matrix_takes_a_byte_an_element_and_eight_an_output(dtype: str) -> None:
     storage = storage_of(shape_of(dtype=dtype), quantization=INT8)
     for role, rows in ((WeightRole.LINEAR, 1000), (WeightRole.HEAD, 32_000)):
         group = WeightGroup(role, TpRule.SPLIT, dtype, num_elements=640 * rows, num_bytes=1, width=640)
-        assert storage.weight_bytes(group, Device.CPU) == rows * (1024 + 12)
+        assert storage.weight_bytes(group, Device.CPU) == rows * (640 + 8)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
@@ -44,7 +44,7 @@ def test_embeddings_stay_in_the_file_a_tied_one_is_the_head_and_vectors_are_fp32
     storage = storage_of(shape_of(dtype=dtype), quantization=INT8)
     embedding = WeightGroup(WeightRole.EMBEDDING, TpRule.SPLIT, dtype, num_elements=512_000, num_bytes=1, width=512)
     assert storage.weight_bytes(embedding, Device.CPU) == 0
-    assert storage.weight_bytes(embedding, Device.CPU, is_tied=True) == 1000 * (512 + 12)
+    assert storage.weight_bytes(embedding, Device.CPU, is_tied=True) == 1000 * (512 + 8)
     norms = WeightGroup(WeightRole.NORM, TpRule.REPLICATED, dtype, num_elements=640, num_bytes=1)
     assert storage.weight_bytes(norms, Device.CPU) == 640 * 4
 

@@ -58,6 +58,18 @@ def test_a_spot_request_waits_for_guaranteed_ones_that_are_expected_to_come():
     assert forecast.place(waiting(is_spot=True))[0] > 10 * alone, "as fast as they are served"
 
 
+def test_a_spot_request_that_has_room_now_waits_for_nobody_who_is_only_expected():
+    """Else an idle engine with one slot would refuse it because of who came a minute ago."""
+    arrivals = Arrivals()
+    for number in range(10):
+        arrivals.note(waiting(), now=0.4 * number)
+    forecast = forecast_of(slots=1)
+    forecast.coming = arrivals.expected(now=4.0)
+    seconds, after = forecast.place(waiting(is_spot=True))
+    assert seconds == 0.0
+    assert after.place(waiting(is_spot=True))[0] > 0.0
+
+
 def test_steps_are_longer_with_spot_requests_that_start_while_a_guaranteed_one_waits():
     forecast = forecast_of(decoding(most=1400), seconds_per_token=0.001)
     alone, _ = forecast.place(waiting(most=1400))

@@ -99,9 +99,7 @@ class Forecast:
     def _starts(self, demand: Demand) -> bool:
         """Whether it does now: spot requests do where only blocks keep the guaranteed ones before them waiting."""
         if demand.is_spot:
-            come = self.coming.by(self.seconds, self.num_come)
-            self.num_come += len(come)
-            self.others += come
+            self._let_come()
             return self._others_start() and self._has_place(demand) and self._has_blocks(demand)
         if not self._has_place(demand):
             return False
@@ -109,6 +107,13 @@ class Forecast:
             return True
         self._others_start()
         return False
+
+    def _let_come(self) -> None:
+        """Those who are to come by now; whoever asks at the very beginning is here before the first of them."""
+        if self.seconds > 0.0:
+            come = self.coming.by(self.seconds, self.num_come)
+            self.num_come += len(come)
+            self.others += come
 
     def _others_start(self) -> bool:
         """As many as do now; False if their head lacks more than blocks."""

@@ -133,8 +133,10 @@ def test_tables_grow_and_what_does_not_fit_changes_nothing():
     before = first.block_tables
     pool.grow(first, 71)
     assert first.block_tables == before
-    with pytest.raises(OutOfBlocks, match="7 KV blocks wanted for 28 tokens, 6 of 24 are free"):
+    with pytest.raises(OutOfBlocks, match="7 KV blocks wanted, 6 of 24 are free"):
         pool.grow(second, 28)
+    with pytest.raises(OutOfBlocks, match="7 KV blocks wanted, 6 of 24 are free"):
+        pool.grow_by_block([request_of(str(number), 1, 1) for number in range(7)], [1] * 7)
     assert (pool.num_used, pool.num_free) == (18, 6)
     pool.grow(first, 73)
     assert first.block_tables[0][:18] == before[0]

@@ -104,17 +104,16 @@ class BlockPool:
             holder.block_tables = ((),) * len(self.kv.windows)
         self.leave_behind(holder, num_tokens - 1 if start is None else start)
         num_new = self.num_new(holder, num_tokens)
-        if num_new > self.num_free:
-            raise OutOfBlocks(
-                f"{num_new} KV blocks wanted for {num_tokens} tokens, {self.num_free} of {self.num_blocks} are free"
-            )
         if num_new:
             tables, taken = holder.block_tables, self._take(num_new)
             num_groups = len(tables)
             holder.block_tables = tuple([table + taken[i::num_groups] for i, table in enumerate(tables)])
 
     def grow_by_block(self, holders: Sequence[BlockHolder], num_tokens: Sequence[int]) -> None:
-        """As grow(), of all that decode and begin a new block with their last token: a dozen a step, hence at once."""
+        """As grow(), of all that decode and begin a new block with their last token: a dozen a step, hence at once.
+
+        Raises OutOfBlocks.
+        """
         for holder, num in zip(holders, num_tokens, strict=True):
             self.leave_behind(holder, num - 1)
         num_groups = len(self.kv.windows)
@@ -234,7 +233,9 @@ class BlockPool:
         return num_blocks
 
     def _take(self, num_blocks: int) -> tuple[int, ...]:
-        """At least one."""
+        """At least one. Raises OutOfBlocks, and takes none."""
+        if num_blocks > self.num_free:
+            raise OutOfBlocks(f"{num_blocks} KV blocks wanted, {self.num_free} of {self.num_blocks} are free")
         free, num_tables = self._free, self._num_tables
         taken = free[: -num_blocks - 1 : -1]
         del free[-num_blocks:]

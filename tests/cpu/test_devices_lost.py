@@ -74,6 +74,24 @@ def test_a_device_that_is_killed_while_it_starts_is_named():
     assert not any(map(is_running, crew.pids))
 
 
+def test_a_command_to_a_device_that_is_gone_tells_how_it_ended():
+    crew = Crew(2)
+    subprocess.run(["kill", "-KILL", str(crew.pids[0])], check=True)
+    eventually(lambda: crew.fault is not None, timeout_seconds=30)
+    with pytest.raises(FollowerLost, match="rank 1 of 2 was ended by SIGKILL"):
+        crew.send("whatever")
+    crew.close()
+
+
+def test_a_device_starts_whatever_lies_in_the_folder_that_the_engine_was_started_in(tmp_path):
+    (tmp_path / "logging.py").write_text("raise RuntimeError('somebody else is meant')")
+    code = "from tidegate_engine.parallel.crew import Crew; Crew(2).close()"
+    command = [sys.executable, "-P", "-c", code]
+    env = {"PYTHONPATH": str(ENGINE_ROOT)}
+    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    assert not ended.stderr
+
+
 def test_devices_end_when_the_first_is_killed():
     code = (
         "import time; from tidegate_engine.parallel.crew import Crew; print(*Crew(2).pids, flush=True); time.sleep(600)"

@@ -82,10 +82,13 @@ class Crew:
             raise self._fault
 
     def send(self, command: object) -> None:
-        """To all. Raises OSError where one is gone."""
+        """To all. Raises the fault where one is gone."""
         message = pickle.dumps(command, pickle.HIGHEST_PROTOCOL)
-        for follower in self._followers:
-            follower.channel.send_bytes(message)
+        try:
+            for follower in self._followers:
+                follower.channel.send_bytes(message)
+        except OSError as error:
+            raise self.failed(error) from error
 
     def receive(self) -> tuple[object, ...]:
         """A report of each, waited for. Raises the fault."""
@@ -144,11 +147,14 @@ class Crew:
 
 
 def _started(rank: int, size: int, lifeline: int) -> Follower:
-    """In a session of its own, so that a terminal's interrupt is the first process's to handle."""
+    """In a session of its own, so that a terminal's interrupt is the first process's to handle.
+
+    It finds modules where this process does, and not first (-P) in whatever folder the engine was started in.
+    """
     ours, theirs = socket.socketpair()
     numbers = map(str, (rank, size, theirs.fileno(), lifeline))
     process = subprocess.Popen(  # noqa: S603 - this interpreter, numbers of our own
-        [sys.executable, "-m", "tidegate_engine.parallel", *numbers],
+        [sys.executable, "-P", "-m", "tidegate_engine.parallel", *numbers],
         pass_fds=(theirs.fileno(), lifeline),
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,

@@ -62,8 +62,8 @@ class Leader:
     @contextmanager
     def _together(self, command: object) -> Iterator[None]:
         self._crew.check()
+        self._crew.send(command)
         try:
-            self._crew.send(command)
             yield
         except Exception as error:
             raise self._crew.failed(error) from error

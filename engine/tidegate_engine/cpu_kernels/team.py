@@ -4,7 +4,7 @@
 
 `words` lie in memory that all threads share: word 0 counts claimed work, from 0; the others are what the kernel was
 called with. Threads claim piece after piece until none is left, so any number of them gives the same result, and one
-whose core a neighbour has taken delays the rest by a piece at most.
+whose core a neighbour has taken delays the rest by a piece at most: by two where the next one is claimed early.
 
 A step has some two hundred calls, and between two of them the core forgets Python: each line here is 0.1 ms a step.
 """

@@ -11,6 +11,7 @@ from tidegate_operator.api.reasons import Reason
 from tidegate_operator.decisions.integration import MonitoringDefaults, integrate
 from tidegate_operator.errors import Forbidden, KubeError, NotFound, ServerFault, Unreachable
 from tidegate_operator.resources import AUTOSCALER, GIE_POOL, POD_MONITOR, SCALED_OBJECT, Manifest, Resource
+from tidegate_operator.world.kept import RETRY_SECONDS
 from tidegate_operator.world.neighbours import Neighbourhood
 from tidegate_operator.world.surroundings import TTL_SECONDS, Surroundings
 
@@ -142,3 +143,13 @@ def test_what_was_written_stands_until_the_next_look() -> None:
     assert watched.look().optional == (made,)
     watched.surroundings.wrote((), (made,))
     assert watched.look().optional == ()
+
+
+def test_what_was_written_stands_while_only_another_kind_is_looked_at_again() -> None:
+    watched = Watched(Cluster(PodMonitor=[], HorizontalPodAutoscaler=ServerFault("later", 500)))
+    watched.look()
+    metadata = {"name": "chat", "namespace": "team", "ownerReferences": [{"controller": True, "uid": UID}]}
+    made = {"apiVersion": POD_MONITOR.api_version, "kind": POD_MONITOR.kind, "metadata": metadata}
+    watched.surroundings.wrote((made,), ())
+    assert watched.look(RETRY_SECONDS + 1).optional == (made,)
+    assert watched.look(TTL_SECONDS).optional == (), "a look says that it is gone"

@@ -8,7 +8,7 @@ what was asked for of it is neither made nor removed, and integration.py says wh
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -69,9 +69,7 @@ class Surroundings:
 
     async def around(self, pool: InferencePool) -> Neighbourhood:
         """As of about a minute ago, but with our own writes in it."""
-        sights = await asyncio.gather(*(kept.sight(self._ttl_seconds) for kept in self._kept))
-        if sights != self._sights:
-            self._sights, self._seen = sights, _sort(dict(zip(_LOOKED_AT, sights, strict=True)))
+        self._learn(await asyncio.gather(*(kept.sight(self._ttl_seconds) for kept in self._kept)))
         seen, namespace, name = self._seen, pool.metadata.namespace, pool.metadata.name
         optional = (seen.optional.get((each, namespace, name)) for each in OPTIONAL)
         return Neighbourhood(
@@ -82,6 +80,16 @@ class Surroundings:
             unseen=seen.unseen,
             prices=self._prices.prices(),
         )
+
+    def _learn(self, sights: Sequence[Sight[_Items]]) -> None:
+        """Of kinds that were not looked at anew our own writes stand."""
+        if sights == self._sights:
+            return
+        same = {kind for kind, new, old in zip(_LOOKED_AT, sights, self._sights, strict=False) if new is old}
+        written = {key: item for key, item in self._seen.optional.items() if key[0] in same}
+        found = _sort(dict(zip(_LOOKED_AT, sights, strict=True)))
+        looked_up = {key: item for key, item in found.optional.items() if key[0] not in same}
+        self._sights, self._seen = sights, replace(found, optional=looked_up | written)
 
     def wrote(self, applied: Iterable[Manifest], deleted: Iterable[Manifest]) -> None:
         """Of optional kinds; until the next look it stands as we wrote it."""

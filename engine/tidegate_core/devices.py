@@ -15,7 +15,7 @@ from tidegate_core.fit import DEVICE_COUNTS, Target
 class Spread:
     """What there is to choose from."""
 
-    targets: tuple[Target, ...]  # one for each number of devices, fewest first
+    targets: tuple[Target, ...]  # one for each number of devices that can be joined, fewest first
     asked: Target | None = None  # somebody has chosen already
     most: int | None = None  # devices that one node has; None: no node is known
 
@@ -34,3 +34,7 @@ class Spread:
     def has_room_for(self, target: Target) -> bool:
         """Whether some node has so many devices, as far as nodes are known."""
         return self.most is None or target.tensor_parallel <= self.most
+
+    def may_wait_for(self, target: Target) -> bool:
+        """Whether a node with so many may be on its way: somebody says so, and devices of the kind can be joined."""
+        return target == self.asked and target.tensor_parallel <= self.targets[-1].tensor_parallel

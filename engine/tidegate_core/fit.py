@@ -48,7 +48,7 @@ class Constraint(StrEnum):
     SLOTS = "slots"  # the slots asked for; more memory changes nothing
     MODEL_CONTEXT = "modelContext"  # the smallest context asked for is above the model's limit
     TENSOR_PARALLEL = "tensorParallel"  # attention heads cannot be divided between the devices
-    DEVICES = "devices"  # it takes more devices than any node has
+    DEVICES = "devices"  # it takes more devices than any node has, and nobody has asked for so many
 
 
 class RemedyKind(StrEnum):
@@ -154,7 +154,7 @@ class Fit:
     remedies: tuple[Remedy, ...] = ()
     smaller: Option | None = None  # on the next smaller device there is
     larger: Option | None = None
-    devices_there: int | None = None  # most that one node has, where a replica takes more
+    devices_there: int | None = None  # most that one known node has, where a replica takes more
 
     @property
     def overhead_bytes(self) -> int:

@@ -12,7 +12,13 @@ def statement(fit: Fit) -> str:
     pool, weights = format_bytes(fit.kv_pool_bytes), format_bytes(fit.per_gpu_weight_bytes)
     each = "" if fit.tensor_parallel == 1 else f" on each of {fit.tensor_parallel} devices"
     gives = f"context {fit.context:,}{shrunk} and {_slots(fit)}"
-    return f"fits: {pool} of KV cache beside {weights} of weights{each} give {gives}"
+    return f"fits: {pool} of KV cache beside {weights} of weights{each} give {gives}{_waiting(fit)}"
+
+
+def _waiting(fit: Fit) -> str:
+    if fit.devices_there is None:
+        return ""
+    return f"; replicas wait for a node with {fit.tensor_parallel} devices, none has more than {fit.devices_there}"
 
 
 def _why_not(fit: Fit) -> str:

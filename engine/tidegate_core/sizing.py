@@ -47,17 +47,20 @@ def plan_fit(shape: ModelShape, target: Target, demand: Demand, storage: Storage
 def plan_replica(shape: ModelShape, spread: Spread, demand: Demand, storage: Storage | None = None) -> Fit:
     """On as many devices of one node as were asked for, else on the fewest on which it fits.
 
-    Where no node has so many, it does not fit. Where nothing is enough, the answer is about the most there are.
+    Where no node has so many, it does not fit, unless they were asked for: nodes may be made on demand. Where nothing
+    is enough, the answer is about the most there are.
     """
     wanted = spread.targets if spread.asked is None else (spread.asked,)
     cases = [_case(shape, target, demand, storage, spread) for target in wanted]
     chosen = next((case for case in cases if estimate(case).fits), None)
     if chosen is None:
         return _explained(_nearest([case for case in cases if spread.has_room_for(case.target)] or cases))
-    if not spread.has_room_for(chosen.target):
-        there = [_case(shape, target, demand, storage, spread) for target in spread.there]
-        return _out_of_reach(chosen, there, spread.most)
-    return _explained(chosen)
+    if spread.has_room_for(chosen.target):
+        return _explained(chosen)
+    if spread.may_wait_for(chosen.target):
+        return _explained(chosen, devices_there=spread.most)
+    there = [_case(shape, target, demand, storage, spread) for target in spread.there]
+    return _out_of_reach(chosen, there, spread.most)
 
 
 def _case(shape: ModelShape, target: Target, demand: Demand, storage: Storage | None, spread: Spread) -> Case:
@@ -72,8 +75,8 @@ def _nearest(cases: Sequence[Case]) -> Case:
     return next((case for case in reversed(cases) if case.is_divisible), cases[-1])
 
 
-def _explained(case: Case) -> Fit:
-    fit = estimate(case)
+def _explained(case: Case, devices_there: int | None = None) -> Fit:
+    fit = replace(estimate(case), devices_there=devices_there)
     explained = replace(fit, statement=statement(fit), remedies=remedies_for(fit, case))
     return replace(explained, smaller=next_smaller(case), larger=next_larger(case))
 

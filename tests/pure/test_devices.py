@@ -121,8 +121,16 @@ def test_more_devices_than_a_node_has_do_not_fit_and_remedies_are_for_those_it_h
     assert RemedyKind.MORE_GPUS not in kinds
 
 
-def test_a_number_that_no_node_has_is_refused_with_the_one_that_does() -> None:
+def test_a_number_that_was_asked_for_is_waited_for_where_no_node_has_it_yet() -> None:
     fit = spread(shape_of(), "H100", 4, most=2)
+    assert (fit.fits, fit.tensor_parallel, fit.devices_there) == (True, 4, 2)
+    assert fit.statement.endswith("; replicas wait for a node with 4 devices, none has more than 2")
+    assert spread(shape_of(), "H100", 4, most=4).devices_there is None
+
+
+def test_parts_of_a_device_are_not_joined_however_many_are_asked_for() -> None:
+    asked = Spread.of(gpu("H100"), 4)
+    fit = plan_replica(shape_of(), replace(asked, targets=asked.targets[:1], most=1), Demand(context_max=8192))
     assert (fit.fits, fit.binding_constraint) == (False, Constraint.DEVICES)
     assert [(each.kind, each.summary.partition(":")[0]) for each in fit.remedies] == [(RemedyKind.FEWER_GPUS, "1 GPU")]
 

@@ -222,12 +222,12 @@ def test_the_accelerators_memory_comes_from_the_nodes(nodes: tuple[Node, ...] | 
         assert fit.fit.memory_bytes == memory
 
 
-def test_a_cluster_without_the_device_is_told_to_get_one_and_not_to_name_its_memory() -> None:
+def test_a_cluster_without_the_device_is_told_to_get_one_and_how_to_wait_for_one() -> None:
     fit = step(Observed(inspections=(inspected(),), nodes=(Node("a", {}, {"cpu": "64"}),)), accelerator={}).fit
     assert fit is not None
     assert fit.message == (
-        "no node that the pool may use has nvidia.com/gpu; add such a node, or set accelerator.resource: cpu; "
-        "accelerator.memory only tells the size"
+        "no node that the pool may use has nvidia.com/gpu; add such a node, or set accelerator.resource: cpu; where "
+        "nodes are made on demand, set accelerator.memory to that of one device, and replicas wait for a node"
     )
 
 

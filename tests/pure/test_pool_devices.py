@@ -1,10 +1,11 @@
 """The device that a pool is sized for: labels of nodes, slices, sharing, nodes that differ; and how many it takes."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from pools import NOW, SETTINGS, cpu_pool_manifest, inspected, pool, stored
+from pools import NOW, SETTINGS, carried_out, cpu_pool_manifest, inspected, pool, stored
 from shapes import full_layers, shape_of
 from tidegate_core.accelerator import find_accelerator
 from tidegate_operator.api.reasons import Reason
@@ -144,23 +145,50 @@ def test_a_model_that_takes_two_devices_gets_two_of_one_node() -> None:
     assert (engine["resources"]["limits"][GPU], engine["resources"]["requests"][GPU]) == ("2", "2")
 
 
-def test_more_devices_than_any_node_has_are_never_waited_for() -> None:
-    for accelerator in ({}, {"count": 2}):
-        subject = pool(accelerator=accelerator)
-        found = find_fit(subject, LARGE, (h200(1), h200(1)))
-        assert (found.is_good, found.reason) == (False, Reason.DOES_NOT_FIT)
-        assert found.message.startswith(
-            "a replica takes 2 devices of 140.4 GiB on one node, and no node has more than 1. "
-        )
-        assert "choose nodes with B200" in found.message
-        observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(1), h200(1)))
-        assert [each["kind"] for each in plan(subject, observed, SETTINGS, NOW).apply] == ["ControllerRevision"]
+def test_more_devices_than_any_node_has_are_never_chosen() -> None:
+    subject = pool(accelerator={})
+    found = find_fit(subject, LARGE, (h200(1), h200(1)))
+    assert (found.is_good, found.reason) == (False, Reason.DOES_NOT_FIT)
+    assert found.message.startswith("a replica takes 2 devices of 140.4 GiB on one node, and no node has more than 1. ")
+    assert "choose nodes with B200" in found.message
+    assert "set accelerator.count to 2 where nodes with so many are made on demand" in found.message
+    observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(1), h200(1)))
+    assert [each["kind"] for each in plan(subject, observed, SETTINGS, NOW).apply] == ["ControllerRevision"]
 
 
-def test_a_number_that_no_node_has_names_the_one_that_would_do() -> None:
-    found = find_fit(pool(accelerator={"count": 4}), LARGE, (h200(2),))
-    assert not found.is_good
-    assert "no node has more than 2. What would help: set accelerator.count to 2 (context 4,096" in found.message
+def test_a_number_that_is_written_and_that_no_node_has_yet_is_waited_for_and_said() -> None:
+    subject = pool(accelerator={"count": 4})
+    observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(2),))
+    steps = plan(subject, observed, SETTINGS, NOW)
+    assert steps.fit is not None
+    assert (steps.fit.is_good, steps.fit.reason) == (True, Reason.FITS)
+    assert "replicas wait for a node with 4 devices, none has more than 2" in steps.fit.message
+    (deployment,) = (each for each in steps.apply if each["kind"] == "Deployment")
+    (engine,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert engine["resources"]["limits"][GPU] == "4"
+
+
+def test_a_template_keeps_its_number_when_the_nodes_that_have_it_go() -> None:
+    subject = pool(accelerator={"memory": "143771Mi"})
+    observed = Observed(inspections=(inspected(LARGE.to_json()),), nodes=(h200(8),))
+    deployed = carried_out(observed, plan(subject, observed, SETTINGS, NOW))
+    found = plan(subject, replace(deployed, nodes=(h200(1),)), SETTINGS, NOW).fit
+    assert found is not None
+    assert found.fit is not None
+    assert (found.is_good, found.fit.tensor_parallel) == (True, 2)
+    assert "replicas wait for a node with 2 devices, none has more than 1" in found.message
+
+
+def test_a_node_that_is_too_small_for_a_template_is_said_and_not_hidden_behind_another_number() -> None:
+    subject = pool(accelerator={})
+    observed = Observed(inspections=(inspected(),), nodes=(BIG,))
+    deployed = carried_out(observed, plan(subject, observed, SETTINGS, NOW))
+    small = node("small", devices=2, labels={"GPU.memory": "15360", "GPU.product": "Tesla-T4"})
+    found = plan(subject, replace(deployed, nodes=(BIG, small)), SETTINGS, NOW).fit
+    assert found is not None
+    assert found.fit is not None
+    assert (found.is_good, found.fit.tensor_parallel) == (False, 1)
+    assert "set accelerator.count to 2" in found.message
 
 
 def test_nodes_that_are_yet_to_come_are_believed_in_where_the_pool_says_what_they_have() -> None:
@@ -210,6 +238,24 @@ def test_slices_of_a_gpu_are_not_offered_to_be_joined(accelerator: dict[str, Any
         assert "set accelerator.count to 1" in small.message
         assert small.fit is not None
         assert "no node has more" not in small.fit.statement, "it has seven"
+
+
+def test_a_node_with_slices_among_others_is_named_since_without_it_devices_could_be_joined() -> None:
+    slices = node("sliced", devices=7, labels={"GPU.memory": "9728", "GPU.product": SEVENTH})
+    subject = pool(accelerator={"memory": "80Gi"})
+    assert "pod.nodeSelector leave out node sliced" in find_fit(subject, LARGE, (slices, BIG)).message
+    assert find_fit(subject, LARGE, (BIG,)).is_good
+
+
+def test_small_devices_that_make_a_replica_take_several_large_ones_are_told_with_the_selector_that_helps() -> None:
+    tiny = node("tiny", labels={"GPU.memory": "15360", "GPU.product": "Tesla-T4"})
+    found = find_fit(pool(accelerator={}), shape_of(), (tiny, BIG))
+    assert found.fit is not None
+    assert (found.is_good, found.fit.tensor_parallel) == (True, 2)
+    assert found.message.endswith(
+        "; 1 of 79.65 GiB would do with pod.nodeSelector {nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3}"
+    )
+    assert "would do" not in find_fit(pool(accelerator={"count": 2}), shape_of(), (tiny, BIG)).message, "it is meant"
 
 
 def test_of_a_context_above_the_model_s_nothing_is_said_about_slices() -> None:

@@ -102,7 +102,7 @@ def starting(name: str = "new", **facts: Any) -> Pod:
         pytest.param((node(num=2, used=1),), SURGE, "1 nvidia.com/gpu free on node gpu-1", id="one is free"),
         pytest.param((node(used=1), node("gpu-2")), SURGE, "free on node gpu-2", id="free on another node"),
         pytest.param((node(used=1),), REPLACE, "no node has 1 nvidia.com/gpu free", id="none is free"),
-        pytest.param((), REPLACE, "no node has 1 nvidia.com/gpu free", id="no nodes"),
+        pytest.param((), SURGE, "no node has 1 nvidia.com/gpu, taken or free", id="no nodes"),
         pytest.param(None, REPLACE, "may not look at nodes", id="nodes may not be read"),
     ],
 )
@@ -115,8 +115,19 @@ def test_a_rollout_surges_where_an_accelerator_is_free_and_else_replaces_one_by_
 
 
 def test_free_accelerators_of_a_node_that_the_pool_may_not_use_do_not_count() -> None:
-    observed = rolling(starting(), nodes=(node(),), pod={"nodeSelector": {"gpu": "a100"}})
+    nodes = node(), node("gpu-2", used=1, gpu="a100")
+    observed = rolling(starting(), nodes=nodes, pod={"nodeSelector": {"gpu": "a100"}})
     assert strategy(observed) == REPLACE
+
+
+def test_nobody_leaves_for_a_replica_that_no_node_is_large_enough_for() -> None:
+    two = {"accelerator": {"memory": "24Gi", "count": 2}}
+    waiting = starting(scheduled_at=None, trouble=NO_ROOM, is_running=False)
+    observed = rolling(waiting, nodes=(node(used=1),), **two)
+    assert strategy(observed) == SURGE
+    assert not deployments(step(observed, 3600, **CHANGED, **two))
+    come = replace(observed, nodes=(node(num=2, used=2),))
+    assert deployments(step(come, 3600, **CHANGED, **two)), "now it helps"
 
 
 def test_a_cpu_pool_surges_and_the_users_word_comes_first() -> None:

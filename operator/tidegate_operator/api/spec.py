@@ -41,8 +41,9 @@ class Accelerator(ApiModel):
     resource: str = Field(default="nvidia.com/gpu", max_length=253)
     """Extended resource of the device plugin, or `cpu`: then the device's memory is the pod's memory limit."""
     count: int | None = Field(default=None, ge=1, le=16)
-    """Devices of one replica, all on one node: 1, 2, 4 or 8. Absent: the fewest on which the model fits. Where no node
-    has so many, the condition Fits says it with numbers, and nothing waits for them."""
+    """Devices of one replica, all on one node: 1, 2, 4 or 8. Absent: the fewest on which the model fits; where no node
+    has so many, the condition Fits says it with numbers, and nothing is deployed. Written, replicas wait for a node
+    that has so many."""
     memory: Quantity | None = None
     """Memory of one device, such as 24Gi. Absent: from the nodes' labels; where nodes differ the smallest counts that
     may be scheduled, so name the kind you want in pod.nodeSelector."""

@@ -38,7 +38,7 @@ from tidegate_operator.manifests.network_policy import Peers, network_policies, 
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.resources import DEPLOYMENT
 from tidegate_operator.sizing.advice import resize_advice
-from tidegate_operator.sizing.experience import Experience, planned_percent
+from tidegate_operator.sizing.experience import Experience
 from tidegate_operator.sizing.fitting import FitFinding, find_fit
 from tidegate_operator.world.observed import Observed
 from tidegate_operator.world.readers import read_deployment
@@ -105,13 +105,15 @@ def _deployed_templates(before: Before) -> Deployed:
 def _as_planned(
     pool: InferencePool, observed: Observed, model: ModelFinding, fit: FitFinding | None, revisions: Revisions
 ) -> FitFinding | None:
-    """What was learned since a template was made says nothing about that template."""
+    """What was learned since a template was made, and nodes that came or went, change nothing of that template."""
     if model.shape is None or fit is None or fit.basis is None or not revisions.is_of_these_inputs:
         return fit
-    planned = 100 if revisions.current is None else planned_percent(revisions.current.sizing)
-    if planned == fit.basis.loaded_percent:
+    if revisions.current is None:
         return fit
-    return find_fit(pool, model.shape, observed.nodes, Experience(applied=planned))
+    planned = Experience.of_template(revisions.current.sizing)
+    if fit.is_good and (planned.applied, planned.num_devices) == (fit.basis.loaded_percent, fit.basis.tensor_parallel):
+        return fit
+    return find_fit(pool, model.shape, observed.nodes, planned)
 
 
 def _renderer(

@@ -15,7 +15,6 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tidegate_core.quantity import parse_quantity
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.api.status import GivenUp, RolloutStatus
@@ -24,9 +23,9 @@ from tidegate_operator.decisions.revisions import Revisions, TemplateRevision
 from tidegate_operator.labels import ROLLOUT_ANNOTATION
 from tidegate_operator.manifests.deployment import ROLLING_UPDATE
 from tidegate_operator.resources import Manifest
-from tidegate_operator.sizing.capacity import candidates, free_accelerators
+from tidegate_operator.sizing.capacity import candidates, free_accelerators, largest_node
 from tidegate_operator.world.observed import DeploymentFacts, Observed, Pod, Trouble
-from tidegate_operator.world.quota import room
+from tidegate_operator.world.quota import claim, room
 
 MAX_RESTARTS = 3  # of a container that never became ready: it ends again and again
 ROOM_SECONDS = 30  # a replica that finds no room for so long will not find it by itself
@@ -201,7 +200,7 @@ def _strategy(
     if before.strategy is RolloutStrategy.SURGE and is_replacing(observed.pods, before.template, current):
         if before.facts is not None and before.facts.refusal:
             return RolloutStrategy.REPLACE, "the API server lets no further replica be created"
-        if _waiting_for_room(observed.pods, current, now):
+        if _waiting_for_room(observed.pods, current, now) and not _is_node_missing(pool, current.template, observed):
             return RolloutStrategy.REPLACE, "one more replica found no room"
     return before.strategy, before.memory.why
 
@@ -222,13 +221,23 @@ def choose_strategy(pool: InferencePool, template: Manifest, observed: Observed)
     free = free_accelerators(candidates(pool, nodes), resource)
     if names := sorted(name for name, number in free.items() if number >= num_needed):
         return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {names[0]}"
+    if _is_node_missing(pool, template, observed):
+        why = f"no node has {num_needed} {resource}, taken or free, so nobody who leaves would make room"
+        return RolloutStrategy.SURGE, why
     return RolloutStrategy.REPLACE, f"no node has {num_needed} {resource} free"
+
+
+def _is_node_missing(pool: InferencePool, template: Manifest, observed: Observed) -> bool:
+    """Whether a replica of that template waits for a node that is yet to come, whoever leaves."""
+    resource = pool.spec.accelerator.resource
+    if pool.spec.accelerator.is_cpu or observed.nodes is None:
+        return False
+    return largest_node(candidates(pool, observed.nodes), resource) < num_accelerators(template, resource)
 
 
 def num_accelerators(template: Manifest, resource: str) -> int:
     """Devices of one replica."""
-    containers = template["spec"]["containers"]
-    return sum(int(parse_quantity(each["resources"]["limits"].get(resource, "0"))) for each in containers)
+    return int(claim(template).get(f"limits.{resource}", 0))
 
 
 def is_replacing(pods: Iterable[Pod], deployed: str, current: TemplateRevision) -> bool:

@@ -42,6 +42,8 @@ class PoolDevice:
     memory_bytes: int  # of one
     num_devices: int = 1
     difference: str = ""  # where nodes differ: which one counts, and how to get a larger one
+    largest_bytes: int = 0  # where nodes differ, of the largest
+    selector: str = ""  # pod.nodeSelector that chooses the largest
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,10 @@ class PoolDevices:
     """What a replica of the pool may be made of."""
 
     choices: tuple[PoolDevice, ...]  # one for each number of devices, fewest first
-    asked: PoolDevice | None = None  # accelerator.count
+    asked: PoolDevice | None = None  # for the number that is settled already
     most_on_a_node: int | None = None  # devices, taken or free; None: no node is known
     are_parts: bool = False  # slices or shares of a GPU, which cannot be joined
+    node_of_parts: str = ""  # one of those that have them, where others do not
 
     def of(self, num_devices: int) -> PoolDevice:
         """The one for a replica of so many."""
@@ -67,25 +70,29 @@ class UnknownDevice:
     message: str
 
 
-def find_devices(pool: InferencePool, nodes: Iterable[Node] | None) -> PoolDevices | UnknownDevice:
-    """`nodes` is None where the operator may not look at them."""
+def find_devices(
+    pool: InferencePool, nodes: Iterable[Node] | None, settled: int | None = None
+) -> PoolDevices | UnknownDevice:
+    """`nodes` is None where the operator may not look at them; `settled`: devices of a template that is there."""
     accelerator = pool.spec.accelerator
     if accelerator.is_cpu:
         memory_bytes = parse_bytes(pool.spec.pod.resources.limits["memory"])
         return PoolDevices((PoolDevice(accelerator.resource, memory_bytes),))
     usable = candidates(pool, nodes or ())
-    are_parts = accelerator.resource.startswith(MIG_PREFIX) or any(
-        _is_part(each.labels, accelerator.resource) for each in (*usable, Node("", pool.spec.pod.node_selector, {}))
-    )
+    parted = sorted(node.name for node in usable if _is_part(node.labels, accelerator.resource))
+    are_parts = bool(parted) or accelerator.resource.startswith(MIG_PREFIX)
+    are_parts = are_parts or _is_part(pool.spec.pod.node_selector, accelerator.resource)
     counts = DEVICE_COUNTS[:1] if are_parts else DEVICE_COUNTS
     found = _kinds(pool, usable, counts, is_blind=nodes is None)
     if isinstance(found, UnknownDevice):
         return found
+    asked = settled or accelerator.count
     return PoolDevices(
         choices=found,
-        asked=None if accelerator.count is None else _for_count(found, accelerator.count),
+        asked=None if asked is None else _for_count(found, asked),
         most_on_a_node=largest_node(usable, accelerator.resource) or None,
         are_parts=are_parts,
+        node_of_parts=parted[0] if 0 < len(parted) < len(usable) else "",
     )
 
 
@@ -126,11 +133,16 @@ def _on_nodes(
 def _smallest(resource: str, nodes: tuple[Node, ...]) -> PoolDevice:
     found = [node_device(node, resource) for node in nodes]
     smallest = min(found, key=lambda each: (each.memory_bytes, each.node.name))
-    return PoolDevice(
-        name=smallest.product or resource,
-        memory_bytes=smallest.memory_bytes,
-        difference=_difference(resource, smallest, found),
+    largest = max(found, key=lambda each: (each.memory_bytes, each.node.name))
+    one = PoolDevice(smallest.product or resource, smallest.memory_bytes)
+    if largest.memory_bytes == smallest.memory_bytes:
+        return one
+    selector = _selector(resource, largest, smallest)
+    said = (
+        f"sized for the smallest {resource} that may be scheduled, {format_bytes(smallest.memory_bytes)} on node "
+        f"{smallest.node.name}; pod.nodeSelector {selector} would give {format_bytes(largest.memory_bytes)}"
     )
+    return replace(one, difference=said, largest_bytes=largest.memory_bytes, selector=selector)
 
 
 def _for_count(choices: tuple[PoolDevice, ...], count: int) -> PoolDevice:
@@ -196,17 +208,6 @@ def _settled(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(node for node in nodes if not node.is_cordoned) or nodes
 
 
-def _difference(resource: str, smallest: NodeDevice, found: list[NodeDevice]) -> str:
-    largest = max(found, key=lambda each: (each.memory_bytes, each.node.name))
-    if largest.memory_bytes == smallest.memory_bytes:
-        return ""
-    selector = _selector(resource, largest, smallest)
-    return (
-        f"sized for the smallest {resource} that may be scheduled, {format_bytes(smallest.memory_bytes)} on node "
-        f"{smallest.node.name}; pod.nodeSelector {selector} would give {format_bytes(largest.memory_bytes)}"
-    )
-
-
 def _selector(resource: str, wanted: NodeDevice, other: NodeDevice) -> str:
     """A label that tells the two apart."""
     if wanted.product and wanted.product != other.product:
@@ -218,8 +219,8 @@ def _selector(resource: str, wanted: NodeDevice, other: NodeDevice) -> str:
 
 def _nowhere(resource: str) -> UnknownDevice:
     return UnknownDevice(
-        f"no node that the pool may use has {resource}; add such a node, or set accelerator.resource: cpu; "
-        "accelerator.memory only tells the size"
+        f"no node that the pool may use has {resource}; add such a node, or set accelerator.resource: cpu; where nodes "
+        "are made on demand, set accelerator.memory to that of one device, and replicas wait for a node"
     )
 
 

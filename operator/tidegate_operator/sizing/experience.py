@@ -9,6 +9,7 @@ something was learned. docs/adr/20261129-learned-sizing.md says why it is the po
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from tidegate_core.telemetry import EngineSizing, LoadReport
 from tidegate_operator.api.spec import CPU_RESOURCE
@@ -23,11 +24,18 @@ _STEADY_SHARE = 0.02
 
 @dataclass(frozen=True)
 class Experience:
-    """What sizing takes into account. `applied`: for a template that is there already, what it was planned with."""
+    """What sizing takes into account. The last two are of a template that is there: what it was planned with."""
 
     engine: str = ""  # its image
     learned: tuple[LearnedSizing, ...] = ()
     applied: int | None = None
+    num_devices: int | None = None
+
+    @classmethod
+    def of_template(cls, sizing: SizingStatus) -> Self:
+        """What is known by now says nothing about it."""
+        percent = sizing.basis.loaded_percent if sizing.basis else 100
+        return cls(applied=percent, num_devices=sizing.tensor_parallel)
 
     def percent(self, basis: SizingBasis) -> int:
         """Of the estimate for runtime and weights."""
@@ -37,11 +45,6 @@ class Experience:
 
 
 NO_EXPERIENCE = Experience()
-
-
-def planned_percent(sizing: SizingStatus) -> int:
-    """What a template's sizing has counted in."""
-    return sizing.basis.loaded_percent if sizing.basis else 100
 
 
 def with_measured(

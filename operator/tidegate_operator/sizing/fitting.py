@@ -9,6 +9,7 @@ from functools import lru_cache
 from tidegate_core.accelerator import Device
 from tidegate_core.devices import Spread
 from tidegate_core.fit import Constraint, Demand, Fit, Option, Remedy, RemedyKind, Target
+from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
 from tidegate_core.sizing import plan_replica
 from tidegate_core.storage import KvDtype, Quantization, Storage, storage_of
@@ -43,19 +44,20 @@ def find_fit(
     pool: InferencePool, shape: ModelShape, nodes: tuple[Node, ...] | None, experience: Experience = NO_EXPERIENCE
 ) -> FitFinding:
     """Sizing for one replica of the pool, with what engines like it have measured."""
-    devices = find_devices(pool, nodes)
+    devices = find_devices(pool, nodes, experience.num_devices)
     if isinstance(devices, UnknownDevice):
         return FitFinding(None, Reason.MEMORY_UNKNOWN, devices.message)
     fit = plan_cached(shape, _spread(pool, shape, devices, experience), demand(pool), storage(pool, shape))
     if devices.are_parts and not fit.fits and fit.binding_constraint is not Constraint.MODEL_CONTEXT:
-        fit = _not_joined(fit)
+        fit = _not_joined(fit, devices.node_of_parts)
     device = devices.of(fit.tensor_parallel)
     reason = (
         Reason.DOES_NOT_FIT if not fit.fits
         else Reason.SHRUNK_TO_FIT if fit.context < fit.context_wanted
         else Reason.FITS
     )  # fmt: skip
-    said = "; ".join(filter(None, (_numbers(fit), device.difference)))
+    spared = "" if devices.asked or not fit.fits else _fewer_of_the_largest(pool, shape, devices, fit)
+    said = "; ".join(filter(None, (_numbers(fit), device.difference, spared)))
     ways = "" if reason is Reason.FITS else "; ".join(_remedies(pool, fit))
     message = said + (f". What would help: {ways}" if ways else "")
     return FitFinding(fit, reason, message, device, _basis(pool, shape, device, experience))
@@ -69,6 +71,17 @@ def _spread(pool: InferencePool, shape: ModelShape, devices: PoolDevices, experi
 
     asked = None if devices.asked is None else on(devices.asked)
     return Spread(tuple(map(on, devices.choices)), asked, 1 if devices.are_parts else devices.most_on_a_node)
+
+
+def _fewer_of_the_largest(pool: InferencePool, shape: ModelShape, devices: PoolDevices, fit: Fit) -> str:
+    """Where nodes differ, those with small devices make a replica take several of the large ones."""
+    for each in devices.choices:
+        if each.num_devices < fit.tensor_parallel and each.selector:
+            largest = target(pool, replace(each, memory_bytes=each.largest_bytes))
+            if plan_cached(shape, Spread((largest,)), demand(pool), storage(pool, shape)).fits:
+                size = format_bytes(each.largest_bytes)
+                return f"{each.num_devices} of {size} would do with pod.nodeSelector {each.selector}"
+    return ""
 
 
 def _basis(pool: InferencePool, shape: ModelShape, device: PoolDevice, experience: Experience) -> SizingBasis:
@@ -172,11 +185,13 @@ def _numbers(fit: Fit) -> str:
     return fit.statement.removeprefix("fits: ").removeprefix("does not fit: ")
 
 
-def _not_joined(fit: Fit) -> Fit:
+def _not_joined(fit: Fit, node_of_parts: str) -> Fit:
     """In other words than those for whole devices: a node may have as many slices, and that helps nobody."""
     asked = f"does not fit: {fit.tensor_parallel} devices are asked for"
     said = asked if fit.binding_constraint is Constraint.DEVICES else fit.statement
     joined = "slices or shares of a GPU cannot be joined: one must hold the model"
+    if node_of_parts:
+        joined += f", or pod.nodeSelector leave out node {node_of_parts} and its like, where others have whole ones"
     return replace(fit, statement=f"{said}; {joined}", devices_there=None)
 
 
@@ -184,6 +199,8 @@ def _remedies(pool: InferencePool, fit: Fit) -> tuple[str, ...]:
     """Those that a person can carry out come first, each naming its field; then those that sizing can only price."""
     named = [_in_the_spec(pool, remedy) for remedy in fit.remedies]
     others = [remedy.description for remedy, words in zip(fit.remedies, named, strict=True) if not words]
+    if fit.binding_constraint is Constraint.DEVICES and fit.devices_there is not None:
+        named.append(f"set accelerator.count to {fit.tensor_parallel} where nodes with so many are made on demand")
     return (*filter(None, named), *others)
 
 

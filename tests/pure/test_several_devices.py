@@ -20,7 +20,7 @@ from tidegate_operator.decisions.engine_version import EngineDefaults
 from tidegate_operator.decisions.plan import PlanSettings
 from tidegate_operator.decisions.planning import plan
 from tidegate_operator.decisions.revisions import TemplateRevision
-from tidegate_operator.decisions.rollout import choose_strategy
+from tidegate_operator.decisions.rollout import choose_strategy, num_accelerators
 from tidegate_operator.decisions.scale import ScaleTiming
 from tidegate_operator.manifests.pod import Runtime
 from tidegate_operator.report.cost import cost_of
@@ -86,6 +86,22 @@ def test_what_the_user_says_about_host_memory_and_cores_stays() -> None:
     subject = pool(accelerator={}, pod={"resources": {"requests": {"cpu": "500m", "memory": "1Gi"}}})
     requests = engine(revision(subject, world(subject)))["resources"]["requests"]
     assert (requests["cpu"], requests["memory"], requests[GPU]) == ("500m", "1Gi", "2")
+
+
+def test_what_is_asked_for_unsaid_stays_within_the_users_limits() -> None:
+    subject = pool(accelerator={}, pod={"resources": {"limits": {"cpu": "1500m", "memory": "4Gi"}}})
+    requests = engine(revision(subject, world(subject)))["resources"]["requests"]
+    assert (requests["cpu"], requests["memory"], requests[GPU]) == ("1500m", "4Gi", "2")
+
+
+def test_a_container_of_the_operators_settings_takes_no_device() -> None:
+    patch = {"spec": {"containers": [{"name": "proxy", "image": "proxy:1"}]}}
+    patched = replace(SETTINGS.engine, runtime=replace(SETTINGS.engine.runtime, pod_patch=patch))
+    settings = replace(SETTINGS, engine=patched)
+    subject = pool(accelerator={})
+    template = revision(subject, world(subject, settings=settings), settings).template
+    assert len(template["spec"]["containers"]) == 2
+    assert num_accelerators(template, GPU) == 2
 
 
 def test_a_simulated_engine_gets_the_pool_of_one_of_its_devices() -> None:

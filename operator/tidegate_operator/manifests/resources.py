@@ -37,20 +37,19 @@ def engine_resources(
     is its device.
 
     `download_bytes` is what the pod puts onto its node's disk before the engine starts. What is in /dev/shm is memory
-    of the container too.
+    of the container too. Where the user's limit is below what we would ask for, that is asked for.
     """
-    user = pool.spec.pod.resources
+    user, device = pool.spec.pod.resources, pool.spec.accelerator
     limits = {"ephemeral-storage": _plus(_EPHEMERAL_LIMIT, download_bytes)} | _canonical(user.limits)
-    disk = _plus(_EPHEMERAL_REQUEST, download_bytes)
-    requests = {"ephemeral-storage": disk, "cpu": str(num_devices)} | _canonical(user.requests)
-    if pool.spec.accelerator.is_cpu:
-        requests.setdefault("memory", limits["memory"])  # a device is not shared: no overcommitment
-        if "cpu" in limits and "cpu" not in user.requests:
-            requests["cpu"] = limits["cpu"]
+    usual = {"ephemeral-storage": _plus(_EPHEMERAL_REQUEST, download_bytes), "cpu": str(num_devices)}
+    if device.is_cpu:  # a device is not shared: no overcommitment
+        usual |= {"memory": limits["memory"], "cpu": limits.get("cpu", "1")}
     else:
         needed = ceil(resident_bytes * _HOST_MEMORY_MARGIN / _MIB) * _MIB + shared_memory_bytes(num_devices)
-        requests.setdefault("memory", format_quantity(needed))
-        limits[pool.spec.accelerator.resource] = requests[pool.spec.accelerator.resource] = str(num_devices)
+        usual["memory"] = format_quantity(needed)
+    requests = {name: _within(text, limits.get(name)) for name, text in usual.items()} | _canonical(user.requests)
+    if not device.is_cpu:
+        limits[device.resource] = requests[device.resource] = str(num_devices)
     return ContainerResources(tuple(sorted(requests.items())), tuple(sorted(limits.items())))
 
 
@@ -66,6 +65,11 @@ def download_resources() -> ContainerResources:
     requests = (("cpu", "250m"), ("ephemeral-storage", _EPHEMERAL_REQUEST), ("memory", "256Mi"))
     limits = (("ephemeral-storage", "256Mi"), ("memory", "2Gi"))
     return ContainerResources(requests, limits)
+
+
+def _within(request: str, limit: str | None) -> str:
+    """An API server takes no request above its limit."""
+    return request if limit is None or parse_quantity(request) <= parse_quantity(limit) else limit
 
 
 def _plus(quantity: str, num_bytes: int) -> str:

@@ -59,7 +59,7 @@ class RemedyKind(StrEnum):
     BOTH_8BIT = "both8Bit"  # where neither alone helps
     WEIGHTS_4BIT = "weights4Bit"
     MORE_GPUS = "moreGpus"
-    FEWER_GPUS = "fewerGpus"  # where no node has as many as were asked for
+    FEWER_GPUS = "fewerGpus"  # where more were asked for than can be joined
     SMALLER_CONTEXT = "smallerContext"
     LARGER_GPU = "largerGpu"
     MORE_MEMORY = "moreMemory"

@@ -32,7 +32,7 @@ def remedies_for(fit: Fit, case: Case) -> tuple[Remedy, ...]:
 
 
 def fewer_gpus(case: Case) -> tuple[Remedy, ...]:
-    """Where more were asked for than a node has, although these do."""
+    """Where more were asked for than can be joined, although these do."""
     num_gpus = case.target.tensor_parallel
     return (_remedy(RemedyKind.FEWER_GPUS, "1 GPU" if num_gpus == 1 else f"{num_gpus} GPUs", estimate(case)),)
 

@@ -10,7 +10,10 @@ from tidegate_engine.counters import Refusal
 from tidegate_engine.engine import Engine
 from tidegate_engine.errors import QueueFull, TenantOverShare
 from tidegate_engine.request import FinishReason, ServiceClass, Terms
+from tidegate_engine.scheduling.arrivals import Arrivals
+from tidegate_engine.scheduling.demand import Demand
 from tidegate_engine.scheduling.door import SLICE_REQUESTS, Door
+from tidegate_engine.scheduling.outlook import Outlook
 from tidegate_engine.scheduling.queue import QueueLimits, RequestQueue, check_may_wait
 from tidegate_engine.scheduling.step_fit import StepTime
 
@@ -230,6 +233,22 @@ def test_predicting_takes_only_a_small_part_of_the_time():
         door.enter(request_of("second", 20, 200))  # the forecast is too young to be made anew
     clock.seconds += 0.1
     door.enter(request_of("second", 20, 200))
+
+
+def test_that_no_spot_request_starts_in_time_is_found_out_once():
+    """Many of them would else keep the event loop from everybody's answers: each plays on to the horizon."""
+    site, arrivals = Site.of(slots=1), Arrivals()
+    assert site.accepts("first", 20, 200)
+    site.step()
+    for number in range(10):
+        arrivals.note(Demand(20, 20, 0, 100, 100, 100), site.clock() + 0.1 * number)
+    outlook = Outlook(site.engine, now=site.clock() + 1.0, horizon_seconds=10.0, arrivals=arrivals)
+    seconds, after = outlook.place(Demand(100, 100, 0, 50, 50, 50, is_spot=True))
+    assert seconds >= 10.0
+    other_seconds, other_after = outlook.place(Demand(50, 50, 0, 20, 20, 20, is_spot=True))
+    assert other_seconds == seconds
+    assert other_after is after
+    assert outlook.place(Demand(20, 20, 0, 5, 5, 5))[0] < 10.0
 
 
 def test_a_step_that_is_just_being_recorded_breaks_no_forecast():

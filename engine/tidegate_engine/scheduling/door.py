@@ -11,6 +11,7 @@ from tidegate_engine.engine import Engine
 from tidegate_engine.request import Request
 from tidegate_engine.scheduling.arrivals import Arrivals
 from tidegate_engine.scheduling.demand import Demand
+from tidegate_engine.scheduling.forecast import Forecast
 from tidegate_engine.scheduling.outlook import Outlook
 from tidegate_engine.scheduling.queue import QueueLimits, check_may_wait
 
@@ -40,7 +41,7 @@ class Door:
         self._refresh()
         outlook, queue = self._outlook, self._engine.queue
         demand = outlook.demand_of(request)
-        seconds, after = outlook.place(demand)
+        seconds, after = self._place(demand)
         elapsed = self._clock() - outlook.made_at
         waits = outlook.waits_after(elapsed, len(queue))
         wait_seconds = max(0.0, seconds - elapsed)
@@ -69,6 +70,15 @@ class Door:
         )
         seconds, _ = self._outlook.place(demand)
         return max(0.0, seconds - (self._clock() - self._outlook.made_at))
+
+    def _place(self, demand: Demand) -> tuple[float, Forecast]:
+        """To find out that an outlook is closed to spot requests may cost more than to make it, and counts like that."""
+        outlook, started = self._outlook, self._clock()
+        was_closed = outlook.is_closed_to_spot
+        placed = outlook.place(demand)
+        if outlook.is_closed_to_spot and not was_closed:
+            self._cost_seconds += self._clock() - started
+        return placed
 
     def _refresh(self) -> None:
         if self._next is None and self._is_outdated():

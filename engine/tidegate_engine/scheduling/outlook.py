@@ -23,6 +23,7 @@ from tidegate_engine.scheduling.spot import EXPECTED_SHARE
 
 GOLDEN_RATIO = (5**0.5 - 1) / 2
 MAX_SPOT_BESIDE = 64  # spot requests that may start while guaranteed ones wait, and make steps longer
+LEAST_SPOT = Demand(1, 1, 0, 1, 1, 1, is_spot=True)
 BUCKETS_OF_MEAN = 16  # latest ends are known to this part of the mean max_tokens
 
 
@@ -33,6 +34,8 @@ class Outlook:
         self.made_at = now
         self.num_ended = engine.scheduler.num_ended
         self._num_drawn = 0
+        self._horizon_seconds = horizon_seconds
+        self._beyond: tuple[float, Forecast] | None = None  # what is said of every spot request if none starts in time
         waiting = engine.queue.snapshot()  # first, so that a request admitted just now is seen twice, not missed
         running = {request.request_id: request for request in engine.scheduler.running}
         self._upcoming = deque(request for request in waiting if request.request_id not in running)
@@ -60,6 +63,11 @@ class Outlook:
         self._guaranteed.others.extend(map(self.demand_of, spot[:MAX_SPOT_BESIDE]))
 
     @property
+    def is_closed_to_spot(self) -> bool:
+        """Whether it is known that no spot request starts within the horizon."""
+        return self._beyond is not None
+
+    @property
     def is_complete(self) -> bool:
         return not self._upcoming
 
@@ -71,8 +79,18 @@ class Outlook:
                 self._enqueue(self.demand_of(request))
 
     def place(self, demand: Demand) -> tuple[float, Forecast]:
-        """Seconds until it is admitted, and the forecast with it admitted."""
-        return (self._spot if demand.is_spot else self._guaranteed).place(demand)
+        """Seconds until it is admitted, and the forecast with it admitted.
+
+        Where not even the least spot request starts within the horizon, that is played once and not for each.
+        """
+        if not demand.is_spot:
+            return self._guaranteed.place(demand)
+        if self._beyond is None:
+            seconds, after = self._spot.place(demand)
+            if seconds < self._horizon_seconds or self._spot.place(LEAST_SPOT)[0] < self._horizon_seconds:
+                return seconds, after
+            self._beyond = seconds, after
+        return self._beyond
 
     def let_in(self, request: Request, demand: Demand, after: Forecast) -> None:
         """The request queues; `after` is what place() said of it, if this outlook was asked."""

@@ -72,7 +72,7 @@ class Door:
         return max(0.0, seconds - (self._clock() - self._outlook.made_at))
 
     def _place(self, demand: Demand) -> tuple[float, Forecast]:
-        """To find out that an outlook is closed to spot requests may cost more than to make it, and counts like that."""
+        """To find out that an outlook is closed to spot requests may cost more than to make it, and counts so."""
         outlook, started = self._outlook, self._clock()
         was_closed = outlook.is_closed_to_spot
         placed = outlook.place(demand)

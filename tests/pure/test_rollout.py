@@ -102,7 +102,7 @@ def starting(name: str = "new", **facts: Any) -> Pod:
         pytest.param((node(num=2, used=1),), SURGE, "1 nvidia.com/gpu free on node gpu-1", id="one is free"),
         pytest.param((node(used=1), node("gpu-2")), SURGE, "free on node gpu-2", id="free on another node"),
         pytest.param((node(used=1),), REPLACE, "no node has 1 nvidia.com/gpu free", id="none is free"),
-        pytest.param((), SURGE, "no node has 1 nvidia.com/gpu, taken or free", id="no nodes"),
+        pytest.param((), REPLACE, "no node has 1 nvidia.com/gpu free", id="no nodes"),
         pytest.param(None, REPLACE, "may not look at nodes", id="nodes may not be read"),
     ],
 )
@@ -120,14 +120,20 @@ def test_free_accelerators_of_a_node_that_the_pool_may_not_use_do_not_count() ->
     assert strategy(observed) == REPLACE
 
 
-def test_nobody_leaves_for_a_replica_that_no_node_is_large_enough_for() -> None:
-    two = {"accelerator": {"memory": "24Gi", "count": 2}}
-    waiting = starting(scheduled_at=None, trouble=NO_ROOM, is_running=False)
-    observed = rolling(waiting, nodes=(node(used=1),), **two)
-    assert strategy(observed) == SURGE
-    assert not deployments(step(observed, 3600, **CHANGED, **two))
-    come = replace(observed, nodes=(node(num=2, used=2),))
-    assert deployments(step(come, 3600, **CHANGED, **two)), "now it helps"
+def test_nobody_leaves_for_a_replica_that_its_node_is_too_small_for() -> None:
+    wish = {"accelerator": {"memory": "24Gi", "count": 2}}
+    small, large = node(used=1), node("gpu-2", num=2)
+    before = replace(serving(), nodes=(small,))
+    before = replace(before, pods=tuple(replace(each, node="gpu-1") for each in before.pods))
+    after = carried_out(before, step(before, **wish))
+    assert strategy(after) == SURGE
+    assert "no replica is on a node with 2 nvidia.com/gpu" in memory(after)["why"]
+    new = starting(scheduled_at=None, trouble=NO_ROOM, is_running=False, template=template(step(before, **wish)))
+    waiting = with_status(replace(after, pods=(*before.pods, new)))
+    assert not deployments(step(waiting, 3600, **wish))
+    assert not deployments(step(replace(waiting, nodes=(small, large)), 3600, **wish)), "it comes up just now"
+    moved = replace(waiting, nodes=(small, large), pods=(replace(before.pods[0], node="gpu-2"), new))
+    assert deployments(step(moved, 3600, **wish)), "who leaves makes room"
 
 
 def test_a_cpu_pool_surges_and_the_users_word_comes_first() -> None:

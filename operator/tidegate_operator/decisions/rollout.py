@@ -20,10 +20,10 @@ from tidegate_operator.api.spec import RolloutStrategy
 from tidegate_operator.api.status import GivenUp, RolloutStatus
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.revisions import Revisions, TemplateRevision
-from tidegate_operator.labels import ROLLOUT_ANNOTATION
+from tidegate_operator.labels import ROLLOUT_ANNOTATION, TEMPLATE_LABEL
 from tidegate_operator.manifests.deployment import ROLLING_UPDATE
 from tidegate_operator.resources import Manifest
-from tidegate_operator.sizing.capacity import candidates, free_accelerators, largest_node
+from tidegate_operator.sizing.capacity import candidates, free_accelerators, num_devices
 from tidegate_operator.world.observed import DeploymentFacts, Observed, Pod, Trouble
 from tidegate_operator.world.quota import claim, room
 
@@ -200,7 +200,7 @@ def _strategy(
     if before.strategy is RolloutStrategy.SURGE and is_replacing(observed.pods, before.template, current):
         if before.facts is not None and before.facts.refusal:
             return RolloutStrategy.REPLACE, "the API server lets no further replica be created"
-        if _waiting_for_room(observed.pods, current, now) and not _is_node_missing(pool, current.template, observed):
+        if _waiting_for_room(observed.pods, current, now) and _makes_room(pool, current.template, observed):
             return RolloutStrategy.REPLACE, "one more replica found no room"
     return before.strategy, before.memory.why
 
@@ -221,18 +221,26 @@ def choose_strategy(pool: InferencePool, template: Manifest, observed: Observed)
     free = free_accelerators(candidates(pool, nodes), resource)
     if names := sorted(name for name, number in free.items() if number >= num_needed):
         return RolloutStrategy.SURGE, f"{num_needed} {resource} free on node {names[0]}"
-    if _is_node_missing(pool, template, observed):
-        why = f"no node has {num_needed} {resource}, taken or free, so nobody who leaves would make room"
+    if not _makes_room(pool, template, observed):
+        why = f"no replica is on a node with {num_needed} {resource}, so none that leaves would make room"
         return RolloutStrategy.SURGE, why
     return RolloutStrategy.REPLACE, f"no node has {num_needed} {resource} free"
 
 
-def _is_node_missing(pool: InferencePool, template: Manifest, observed: Observed) -> bool:
-    """Whether a replica of that template waits for a node that is yet to come, whoever leaves."""
+def _makes_room(pool: InferencePool, template: Manifest, observed: Observed) -> bool:
+    """Whether a replica of another template that leaves may make room for one of this, as far as nodes are known.
+
+    Where its node is too small, or is none for the new ones, only another node does, which may be on its way.
+    """
+    others = [pod for pod in observed.pods if pod.template != template["metadata"]["labels"][TEMPLATE_LABEL]]
+    held = {pod.node for pod in others if pod.node and not pod.has_ended}
+    if pool.spec.accelerator.is_cpu or observed.nodes is None or not held:
+        return True
     resource = pool.spec.accelerator.resource
-    if pool.spec.accelerator.is_cpu or observed.nodes is None:
-        return False
-    return largest_node(candidates(pool, observed.nodes), resource) < num_accelerators(template, resource)
+    num_needed = num_accelerators(template, resource)
+    return any(
+        node.name in held and num_devices(node, resource) >= num_needed for node in candidates(pool, observed.nodes)
+    )
 
 
 def num_accelerators(template: Manifest, resource: str) -> int:

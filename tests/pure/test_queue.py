@@ -217,9 +217,10 @@ class TickingClock:
     """Time passes with every look at it, so that making a forecast costs some."""
 
     seconds: float = 0.0
+    tick_seconds: float = 0.001
 
     def __call__(self) -> float:
-        self.seconds += 0.001
+        self.seconds += self.tick_seconds
         return self.seconds
 
 
@@ -232,6 +233,23 @@ def test_predicting_takes_only_a_small_part_of_the_time():
     with pytest.raises(QueueFull):
         door.enter(request_of("second", 20, 200))  # the forecast is too young to be made anew
     clock.seconds += 0.1
+    door.enter(request_of("second", 20, 200))
+
+
+def test_finding_out_that_no_spot_request_starts_in_time_counts_as_predicting():
+    engine, clock = engine_of(ScriptedRunner(100), slots=1), TickingClock()
+    door = Door(engine, QueueLimits(0, 1.0), clock=clock)
+    door.enter(request_of("first", 20, 200))
+    clock.tick_seconds = 0.01
+    with pytest.raises(QueueFull):
+        door.enter(request_of("spot", 20, 200, terms=Terms(service_class=ServiceClass.SPOT)))
+    clock.tick_seconds = 0.001
+    engine.end_soon("first", FinishReason.ABORT)
+    engine.step()
+    clock.seconds += 0.1
+    with pytest.raises(QueueFull):
+        door.enter(request_of("second", 20, 200))
+    clock.seconds += 0.3
     door.enter(request_of("second", 20, 200))
 
 

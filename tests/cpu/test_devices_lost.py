@@ -94,7 +94,7 @@ def test_a_device_starts_whatever_lies_in_the_folder_that_the_engine_was_started
 
 def test_devices_end_when_the_first_is_killed():
     code = (
-        "import time; from tidegate_engine.parallel.crew import Crew; print(*Crew(2).pids, flush=True); time.sleep(600)"
+        "import signal; from tidegate_engine.parallel.crew import Crew; print(*Crew(2).pids, flush=True); signal.pause()"
     )
     first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"PYTHONPATH": str(ENGINE_ROOT)})
     with first:

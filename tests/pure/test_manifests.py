@@ -194,6 +194,12 @@ def test_what_pods_write_is_bounded_so_that_no_node_runs_out_of_disk() -> None:
         assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"] if "emptyDir" in volume)
 
 
+@pytest.mark.parametrize(("asked", "limit"), [("500Mi", "2Gi"), ("10Gi", "10Gi"), ("3000Mi", "3000Mi")])
+def test_a_pod_may_ask_for_more_disk_than_is_usually_its_limit(asked: str, limit: str) -> None:
+    resources = container(pool(pod={"resources": {"requests": {"ephemeral-storage": asked}}}))["resources"]
+    assert (resources["requests"]["ephemeral-storage"], resources["limits"]["ephemeral-storage"]) == (asked, limit)
+
+
 def test_quantities_are_spelled_as_the_api_server_spells_them() -> None:
     resources = engine_of(pool(**FULL))["spec"]["containers"][0]["resources"]
     assert resources["limits"]["memory"] == "24Gi"

@@ -37,10 +37,12 @@ def engine_resources(
     is its device.
 
     `download_bytes` is what the pod puts onto its node's disk before the engine starts. What is in /dev/shm is memory
-    of the container too. Where the user's limit is below what we would ask for, that is asked for.
+    of the container too. Where the user's limit is below what we would ask for, that is asked for, and where the user
+    asks for more disk than our limit, that is the limit.
     """
     user, device = pool.spec.pod.resources, pool.spec.accelerator
-    limits = {"ephemeral-storage": _plus(_EPHEMERAL_LIMIT, download_bytes)} | _canonical(user.limits)
+    disk = _at_least(_plus(_EPHEMERAL_LIMIT, download_bytes), user.requests.get("ephemeral-storage"))
+    limits = {"ephemeral-storage": disk} | _canonical(user.limits)
     usual = {"ephemeral-storage": _plus(_EPHEMERAL_REQUEST, download_bytes), "cpu": str(num_devices)}
     if device.is_cpu:  # a device is not shared: no overcommitment
         usual |= {"memory": limits["memory"], "cpu": limits.get("cpu", "1")}
@@ -70,6 +72,10 @@ def download_resources() -> ContainerResources:
 def _within(request: str, limit: str | None) -> str:
     """An API server takes no request above its limit."""
     return request if limit is None or parse_quantity(request) <= parse_quantity(limit) else limit
+
+
+def _at_least(limit: str, request: str | None) -> str:
+    return limit if request is None or parse_quantity(request) <= parse_quantity(limit) else _spell(request)
 
 
 def _plus(quantity: str, num_bytes: int) -> str:

@@ -3,7 +3,8 @@
 import sys
 
 from tidegate_core.errors import BadLaunch
-from tidegate_core.launch import EngineLaunch, ExitCode
+from tidegate_core.launch import EngineLaunch
+from tidegate_core.termination import ExitCode
 from tidegate_engine.process.lifecycle import exit_on_signals
 
 

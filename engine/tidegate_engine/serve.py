@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch, ExitCode, Switch
+from tidegate_core.launch import EngineLaunch, Switch
 from tidegate_core.telemetry import StartReport
+from tidegate_core.termination import TERMINATION_MESSAGE_PATH, ExitCode
 from tidegate_engine.grammar.compiler import GrammarCompiler
 from tidegate_engine.loop import STOP_SECONDS, EngineLoop, LoopSettings
 from tidegate_engine.parallel.crew import Crew

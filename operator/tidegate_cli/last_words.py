@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint
 from tidegate_cli.hub_token import BadToken
-from tidegate_core.launch import TERMINATION_MESSAGE_PATH, ExitCode, TerminationMessage
+from tidegate_core.termination import TERMINATION_MESSAGE_PATH, ExitCode, TerminationMessage
 
 
 def add_termination_message(parser: argparse.ArgumentParser) -> None:

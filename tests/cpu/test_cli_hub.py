@@ -14,7 +14,7 @@ from model_hub.models import NEEDED, tiny_llama
 from model_hub.server import ModelHub, model_hub
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.inspected import Inspected
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 
 ROOT = Path(__file__).parents[2]
 POOL = """

@@ -12,7 +12,7 @@ import torch
 from running import greedy_params
 from serving import ENGINE_ROOT, engine_process
 from soak.model import write_model
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_engine.errors import EngineFailed
 from tidegate_engine.parallel.crew import Crew, FollowerLost
 from tidegate_engine.parallel.group import DeviceGroup
@@ -94,7 +94,7 @@ def test_a_device_starts_whatever_lies_in_the_folder_that_the_engine_was_started
 
 def test_devices_end_when_the_first_is_killed():
     code = (
-        "import signal; from tidegate_engine.parallel.crew import Crew; print(*Crew(2).pids, flush=True); signal.pause()"
+        "import signal; from tidegate_engine.parallel.crew import Crew; print(*Crew(2).pids, flush=1); signal.pause()"
     )
     first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={"PYTHONPATH": str(ENGINE_ROOT)})
     with first:

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 from serving import ENGINE_ROOT, EngineUnderTest, engine_process
-from tidegate_core.launch import EngineLaunch, ExitCode, RunnerKind
+from tidegate_core.launch import EngineLaunch, RunnerKind
+from tidegate_core.termination import ExitCode
 from tidegate_engine.process.exits import EngineStuck
 from tidegate_engine.process.lifecycle import StopSignals
 from tidegate_engine.serve import load_uncollected, until_stop

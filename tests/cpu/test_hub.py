@@ -13,7 +13,7 @@ from model_hub.server import ModelHub, model_hub
 from tidegate_checkpoint.errors import CorruptCheckpoint, UnsupportedCheckpoint
 from tidegate_checkpoint.shape import read_shape
 from tidegate_core.hub import HubSource, Snapshot
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_engine.hub.cache import HubCache
 from tidegate_engine.hub.client import Hub
 from tidegate_engine.hub.download import LONGEST_WAIT_SECONDS, MAX_TRIES, Patience, download

@@ -7,7 +7,7 @@ import pytest
 from kubelet import Ending, Kubelet
 from operator_process import OperatorUnderTest
 from pools import CLAIM, pool_manifest
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from waiting import eventually
 
 

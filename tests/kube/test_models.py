@@ -6,7 +6,7 @@ from hub_pools import COMMIT, TOKEN, found, hub_manifest
 from kubelet import Ending, Kubelet
 from operator_process import OperatorUnderTest
 from pools import pool_manifest
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from waiting import eventually
 
 

@@ -8,7 +8,7 @@ from fake_engines import FakeEngines
 from kubelet import Ending, Kubelet
 from operator_process import OperatorUnderTest
 from pools import pool_manifest
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from waiting import eventually
 
 TWO = {"scaling": {"mode": "Manual"}, "replicas": 2}

@@ -6,8 +6,8 @@ import pytest
 
 from configs import config_directory
 from tidegate_cli.__main__ import main
-from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_core.shape import ModelShape
+from tidegate_core.termination import ExitCode, TerminationMessage
 
 
 def test_the_shape_is_written_to_output_and_termination_message_alike(

@@ -6,7 +6,7 @@ import pytest
 
 from tidegate_checkpoint.errors import CorruptCheckpoint, MissingCheckpoint, UnsupportedCheckpoint
 from tidegate_core.errors import BadLaunch
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_engine.errors import EngineFailed
 from tidegate_engine.process.exits import BindFailed, DoesNotFit, EngineStuck, exit_of, write_termination_message
 

@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from tidegate_core.errors import BadLaunch
 from tidegate_core.launch import (
-    TERMINATION_MESSAGE_BYTES,
     AttentionKind,
     Device,
     EngineLaunch,
@@ -16,9 +15,9 @@ from tidegate_core.launch import (
     ReasoningParser,
     RunnerKind,
     Switch,
-    TerminationMessage,
     ToolParser,
 )
+from tidegate_core.termination import TERMINATION_MESSAGE_BYTES, TerminationMessage
 
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]))
 positive = st.integers(1, 2**60)

@@ -9,7 +9,8 @@ import pytest
 
 from hub_pools import COMMIT, GIB, NEXT_COMMIT, found, hub_pool, live_claim
 from pools import NOW, SETTINGS, carried_out, inspected, pod, pool, settled
-from tidegate_core.launch import EngineLaunch, ExitCode, TerminationMessage
+from tidegate_core.launch import EngineLaunch
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.plan import Plan

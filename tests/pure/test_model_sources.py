@@ -10,8 +10,9 @@ from hub_pools import COMMIT, GIB, NEXT_COMMIT, NUM_BYTES, TOKEN, found, hub_poo
 from pools import NOW, SETTINGS, carried_out, inspected, pod, pool
 from restricted import violations
 from shapes import shape_of
-from tidegate_core.launch import EngineLaunch, ExitCode, TerminationMessage
+from tidegate_core.launch import EngineLaunch
 from tidegate_core.quantity import parse_bytes
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.world.observed import Pod, Trouble
 from tidegate_operator.world.readers import read_deployment, read_pod

@@ -21,7 +21,7 @@ from pools import (
     stored,
 )
 from shapes import shape_of
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.jobs import LONGEST_RETRY_SECONDS

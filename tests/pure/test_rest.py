@@ -15,7 +15,7 @@ import pytest
 from memory_kube import MemoryKube
 from memory_world import KEY, Engines, Process, empty_world, ended, identity, running
 from pools import IDLE, pool_manifest
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_operator.api.status import InferencePoolStatus
 from tidegate_operator.control.metrics import Pools
 from tidegate_operator.decisions.plan import START_POLL_SECONDS

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pools import NOW, SETTINGS, carried_out, inspected, load, pod, pool, settled
-from tidegate_core.launch import ExitCode, TerminationMessage
 from tidegate_core.samples import History, Memory
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_operator.api.conditions import ConditionType
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.status import InferencePoolStatus

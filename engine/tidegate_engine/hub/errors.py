@@ -18,7 +18,7 @@ import httpx2
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 from huggingface_hub.file_download import FileMetadataError
 
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_engine.errors import EngineError
 
 _BAD_TOKEN = "Invalid credentials in Authorization header"  # noqa: S105 - the hub's words, not a token

@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 
 from tidegate_checkpoint.errors import CheckpointError
 from tidegate_core.errors import BadLaunch
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_engine.parallel.crew import Failed
 from tidegate_engine.parallel.share import Share
 from tidegate_engine.process.container import share_cores

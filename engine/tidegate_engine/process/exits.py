@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidegate_checkpoint.errors import CheckpointError, CorruptCheckpoint, MissingCheckpoint
 from tidegate_core.errors import BadLaunch
-from tidegate_core.launch import ExitCode, TerminationMessage
+from tidegate_core.termination import ExitCode, TerminationMessage
 from tidegate_engine.errors import EngineError, EngineFailed
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

@@ -15,9 +15,9 @@ from hashlib import sha256
 
 from tidegate_core.errors import UnsupportedShape
 from tidegate_core.inspected import Inspected
-from tidegate_core.launch import ExitCode
 from tidegate_core.quantity import format_bytes
 from tidegate_core.shape import ModelShape
+from tidegate_core.termination import ExitCode
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.decisions.jobs import fault, refusal_of_pod, seconds_until_retry, trouble_of_pod

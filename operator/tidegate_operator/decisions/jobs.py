@@ -6,7 +6,7 @@ inspection.py and model_cache.py ask the same of theirs. A Job is one try; what 
 from datetime import datetime, timedelta
 from hashlib import sha256
 
-from tidegate_core.launch import ExitCode
+from tidegate_core.termination import ExitCode
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.world.observed import Inspection

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from hashlib import sha256
 
-from tidegate_core.launch import ExitCode
 from tidegate_core.quantity import format_bytes
+from tidegate_core.termination import ExitCode
 from tidegate_operator.api.model import AccessMode, ModelCache
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.api.spec import ScalingMode

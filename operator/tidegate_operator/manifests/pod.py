@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from tidegate_core.launch import TERMINATION_MESSAGE_PATH, EngineLaunch
+from tidegate_core.launch import EngineLaunch
 from tidegate_core.quantity import format_quantity
 from tidegate_core.telemetry import ADMIN_PORT, API_PORT, LIVEZ_PATH, READYZ_PATH
+from tidegate_core.termination import TERMINATION_MESSAGE_PATH
 from tidegate_operator.api.v1alpha1 import InferencePool
 from tidegate_operator.labels import ENGINE_CONTAINER, ENGINE_ROLE, SERVING_LABEL, labels
 from tidegate_operator.manifests.hub_access import hub_variables, token_mounts, token_volumes

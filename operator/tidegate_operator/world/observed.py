@@ -9,9 +9,9 @@ from datetime import datetime
 
 from pydantic import ValidationError
 
-from tidegate_core.launch import TerminationMessage
 from tidegate_core.samples import History
 from tidegate_core.telemetry import LoadReport
+from tidegate_core.termination import TerminationMessage
 from tidegate_operator.api.reasons import Reason
 from tidegate_operator.resources import Manifest
 from tidegate_operator.world.neighbours import NOBODY, Neighbourhood

@@ -185,7 +185,7 @@ def test_what_a_field_selects_is_asked_of_the_api_servers_own_cache_which_has_an
         run(kube.list(POD, None, labels="a=b"))
         kube.close()
     assert asked == [
-        "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Da", "/api/v1/pods?limit=500&labelSelector=a%3Db",
+        "/api/v1/pods?resourceVersion=0&fieldSelector=spec.nodeName%3Da", "/api/v1/pods?limit=100&labelSelector=a%3Db",
     ]  # fmt: skip
 
 

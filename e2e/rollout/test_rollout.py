@@ -42,14 +42,17 @@ def uids(pool: Pool) -> set[str]:
 
 
 def wait_for_rollout(pool: Pool, before: set[str]) -> int:
-    """Until every replica is another one and serves. Returns the fewest that served meanwhile."""
+    """Until every replica is another one and serves, and the GPUs of those before are free: their pods are gone.
+
+    Returns the fewest that served meanwhile.
+    """
     fewest = [NUM_REPLICAS]
 
     def is_done() -> bool:
         status = pool.status()
         fewest.append(status["readyReplicas"])
         is_ready = pool.condition("Ready").get("status") == "True" and status["readyReplicas"] == NUM_REPLICAS
-        return is_ready and before.isdisjoint(uids(pool))
+        return is_ready and before.isdisjoint(engine.uid for engine in pool.engines())
 
     wait_for("every replica is another one", is_done, timeout_seconds=240)
     return min(fewest)

@@ -16,12 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from tidegate_engine.compute.linear import widened_product
-from tidegate_engine.compute.matrix import DenseMatrix, Matrix
+from tidegate_engine.compute.matrix import DenseMatrix, Matrix, pieces_of
 
 MOST = 127  # of an int8
 MOST_OF_PAIR = 127.999  # before rounding; less than 128, so that no rounding makes more of it
 SHIFT = 128  # activations are unsigned bytes for the kernel
-PIECE_ELEMENTS = 1 << 15  # more, and torch starts a team of threads inside each loading thread
 TINY = 1e-30  # rows and outputs of zeros are divided by something
 PROBE_ROWS, PROBE_COLUMNS = 24, 1026  # two blocks of the kernel and a rest
 
@@ -78,9 +77,8 @@ def largest_of_rows(x: torch.Tensor) -> torch.Tensor:
 def weight_scales(rows: torch.Tensor) -> torch.Tensor:
     """One per output, the smallest that neither overflows a byte nor lets two neighbours overflow 16 bits."""
     scales = torch.empty(rows.shape[0])
-    num_rows = max(1, PIECE_ELEMENTS // rows.shape[1])
-    for start in range(0, rows.shape[0], num_rows):
-        scales[start : start + num_rows] = _scales(rows[start : start + num_rows])
+    for start, piece in pieces_of(rows, rows.shape[1]):
+        scales[start : start + len(piece)] = _scales(piece)
     return scales
 
 

@@ -81,10 +81,10 @@ class LayerLoader:
         if self._group is None:
             return self.linear(name)
         num_outputs, num_inputs = self._weights.shape(f"{name}.weight")
-        rows, columns = {f"{name}.weight": slice(0, num_outputs)}, self.share.part(num_inputs)
+        matrix = self._matrix({name: slice(0, num_outputs)}, self.share.part(num_inputs))
         has_bias = f"{name}.bias" in self._names and self.share.rank == 0
         bias = self.vector(f"{name}.bias") if has_bias else None
-        return SummedLinear(self._made(StoredMatrix(self._weights, rows, self._workshop, columns), bias), self._group)
+        return SummedLinear(self._made(matrix, bias), self._group)
 
     def vector(self, name: str) -> torch.Tensor:
         """A norm's weight or a bias."""
@@ -119,8 +119,9 @@ class LayerLoader:
     def _made(self, matrix: Matrix, bias: torch.Tensor | None) -> Linear:
         return self._make_packed(matrix, bias) if self._make_packed else self._plain(self._kept(matrix), bias)
 
-    def _matrix(self, rows: Mapping[str, slice]) -> Matrix:
-        return StoredMatrix(self._weights, {f"{name}.weight": of for name, of in rows.items()}, self._workshop)
+    def _matrix(self, rows: Mapping[str, slice], columns: slice | None = None) -> Matrix:
+        named = {f"{name}.weight": of for name, of in rows.items()}
+        return StoredMatrix(self._weights, named, self._workshop, columns)
 
     def _looked_up(self, table: torch.Tensor, embedding: str) -> Embedding:
         dtype = self._dtype

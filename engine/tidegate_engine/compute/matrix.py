@@ -17,6 +17,7 @@ from tidegate_core.memory import PART_ELEMENTS, PARTS_IN_FLIGHT
 from tidegate_engine.compute.weights import Weights
 
 GRAIN_ROWS = 64
+PIECE_ELEMENTS = 1 << 15  # more, and torch starts a team of threads inside each loading thread
 
 T = TypeVar("T")
 Work = Callable[[torch.Tensor, slice], T]  # on the rows of a part and where they stand
@@ -115,3 +116,10 @@ def parts_of(shape: tuple[int, int]) -> Iterator[slice]:
         num_rows -= num_rows % GRAIN_ROWS
     for start in range(0, shape[0], num_rows):
         yield slice(start, min(start + num_rows, shape[0]))
+
+
+def pieces_of(rows: torch.Tensor, num_columns: int, grain: int = 1) -> Iterator[tuple[int, torch.Tensor]]:
+    """What a thread packs at once of a part: where it begins, and a multiple of `grain` rows, but for the last ones."""
+    num_rows = max(grain, PIECE_ELEMENTS // num_columns // grain * grain)
+    for start in range(0, len(rows), num_rows):
+        yield start, rows[start : start + num_rows]

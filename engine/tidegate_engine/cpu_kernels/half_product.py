@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from numba import cfunc, njit
 
-from tidegate_engine.compute.matrix import Matrix
+from tidegate_engine.compute.matrix import Matrix, pieces_of
 from tidegate_engine.cpu_kernels.half_tile import COLUMN_BYTES, MOST_ROWS, OUTPUTS, tile
 from tidegate_engine.cpu_kernels.memory import address_of, claim, load_float, load_int64, stack, store_float
 from tidegate_engine.cpu_kernels.team import Team
 
 LARGEST = 65504.0  # of fp16: what is more becomes this, not infinite
-PIECE_ELEMENTS = 1 << 15  # more, and torch starts a team of threads inside each loading thread
 CLAIMED_BYTES = 1 << 16  # of weights: a few of them a thread even in small matrices
 STRETCH_COLUMNS = 128  # of two stretches of weights and twenty rows, all stay in 32 KiB
 MOST_ROWS_OF_SUMS = 128
@@ -54,9 +53,8 @@ class HalfKernelLinear:
 
     def _pack(self, rows: torch.Tensor, part: slice) -> None:
         assert part.start % OUTPUTS == 0, part
-        num_rows = max(OUTPUTS, PIECE_ELEMENTS // self._num_columns // OUTPUTS * OUTPUTS)
-        for start in range(0, len(rows), num_rows):
-            self._pack_piece(rows[start : start + num_rows], (part.start + start) // OUTPUTS)
+        for start, piece in pieces_of(rows, self._num_columns, OUTPUTS):
+            self._pack_piece(piece, (part.start + start) // OUTPUTS)
 
     def _pack_piece(self, rows: torch.Tensor, first: int) -> None:
         halves = rows.clamp_(-LARGEST, LARGEST).to(torch.float16)

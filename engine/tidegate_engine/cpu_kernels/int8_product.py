@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from numba import cfunc, njit
 
-from tidegate_engine.compute.matrix import Matrix
+from tidegate_engine.compute.matrix import Matrix, pieces_of
 from tidegate_engine.cpu_kernels.int8_tile import COLUMNS, OUTPUTS, tile
 from tidegate_engine.cpu_kernels.memory import (
     address_of,
@@ -32,7 +32,6 @@ from tidegate_engine.cpu_kernels.vectors import LANES
 
 MOST_OF_WEIGHTS = 127
 TINY = 1e-30  # rows and outputs of zeros are divided by something
-PIECE_ELEMENTS = 1 << 15  # more, and torch starts a team of threads inside each loading thread
 CLAIMED_BYTES = 1 << 16  # of weights: a few of them a thread even in small matrices
 CACHED_BYTES = 1 << 18  # of activations, which a core keeps while it goes through the weights it claimed
 MOST_CACHED_ROWS = 128
@@ -81,9 +80,8 @@ class Int8KernelLinear:
 
     def _pack(self, rows: torch.Tensor, part: slice) -> None:
         assert part.start % LANES == 0, part
-        num_rows = max(LANES, PIECE_ELEMENTS // self._columns // LANES * LANES)
-        for start in range(0, len(rows), num_rows):
-            self._pack_piece(rows[start : start + num_rows], part.start + start)
+        for start, piece in pieces_of(rows, self._columns, LANES):
+            self._pack_piece(piece, part.start + start)
 
     def _pack_piece(self, rows: torch.Tensor, first: int) -> None:
         scales = rows.abs().amax(1).div_(MOST_OF_WEIGHTS).add_(TINY)
